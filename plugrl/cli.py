@@ -22,6 +22,7 @@ COMMANDS = (
     CommandRow("plugins", "List, explain and check the plugins.", "plugrl.commands.plugins"),
     CommandRow("ls", "List what a configuration can name.", "plugrl.commands.ls"),
     CommandRow("runs", "List the runs and look into one.", "plugrl.commands.runs"),
+    CommandRow("report", "Write a page about runs with curves.", "plugrl.commands.report"),
     CommandRow("new", "Write the files of a new plugin.", "plugrl.commands.new"),
     CommandRow(
         "bench",

@@ -91,6 +91,19 @@ class RunResult(TrainedRun):
         files = sorted((self.folder / "samples").glob("*.jsonl"))
         return {file.stem: read_jsonl(file) for file in files}
 
+    def report(self, output: str | Path | None = None) -> Path:
+        """Write the page of the run anew and give its path.
+
+        Args:
+            output: the file; None: ``report.html`` in the run folder.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        from plugrl.core.run.report.page import report_file
+
+        return report_file([self.folder], None if output is None else Path(output))
+
     def plot(self, *metrics: str, ax: Any = None) -> Any:
         """Draw metrics over the steps with matplotlib; give the axes.
 
@@ -302,7 +315,7 @@ class RunResult(TrainedRun):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a headline with its curve."""
-        from plugrl.core.run.records.report import curve_svg
+        from plugrl.core.run.records.curve_svg import curve_svg
         from plugrl.core.run.records.web_page import text
 
         found = self.headline

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from plugrl.commands._group import examples, new_app
-from plugrl.commands._output import emit_json, emit_table
+from plugrl.commands._output import emit_json, emit_table, note
 
 EXAMPLES = """
 plugrl runs list
 plugrl runs show latest
+plugrl runs compare 20260101 20260102
 tensorboard --logdir $(plugrl runs path latest)
 """
 LIST_EXAMPLES = """
@@ -28,6 +29,10 @@ plugrl runs show runs/quickstart/20260101-120000-ab12cd
 PATH_EXAMPLES = """
 plugrl runs path latest
 cat $(plugrl runs path latest)/metrics.jsonl
+"""
+COMPARE_EXAMPLES = """
+plugrl runs compare 20260101-120000-ab12cd latest
+plugrl runs compare baseline larger --json
 """
 
 STATE_HELP = (
@@ -121,6 +126,45 @@ def path(run: Reference, runs_folder: Folder = "runs", as_json: Json = False) ->
         emit_json({"path": str(found)})
     else:
         print(found)
+
+
+@app.command("compare", epilog=examples(COMPARE_EXAMPLES))
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN...",
+            help="Path, id, beginning of an id, experiment (its newest run) or latest.",
+        ),
+    ],
+    runs_folder: Folder = "runs",
+    as_json: Json = False,
+) -> None:
+    """Compare runs: state, headline and last metrics, and what differs in their configurations."""
+    from pathlib import Path
+
+    from plugrl.core.errors import UsageError
+    from plugrl.core.run.folder import find
+    from plugrl.core.run.report.comparison import compare_runs
+
+    folders = list(dict.fromkeys(find(run, Path(runs_folder)) for run in runs))
+    if len(folders) < 2:
+        raise UsageError(f"{' and '.join(runs)} are one run; name another one to compare it with")
+    found = compare_runs(folders)
+    if as_json:
+        emit_json(found)
+        return
+    names = [f"{run['experiment']}/{run['id']}" for run in found["runs"]]
+    for title, column in (("facts", "name"), ("metrics", "metric"), ("configuration", "key")):
+        rows = [
+            {column: name, **dict(zip(names, values, strict=True))}
+            for name, values in found[title].items()
+        ]
+        if rows:
+            emit_table(rows, (column, *names))
+            print()
+    if not found["configuration"]:
+        note("their configurations are equal")
 
 
 def _facts(reference: str, runs_folder: str) -> dict[str, Any]:

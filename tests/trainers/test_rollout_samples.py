@@ -8,7 +8,7 @@ import plugrl
 from plugrl import Trajectory
 from plugrl.core.experiment import prepare
 from plugrl.core.run.records.records import read_jsonl
-from plugrl.core.text.evaluate.scores import keep_rollouts
+from plugrl.core.text.evaluate.scores import chosen_rollouts, keep_rollouts
 
 
 def kept(config, **settings):
@@ -54,18 +54,63 @@ def attempts(lengths):
     [(8, 4, "0246"), (8, 3, "025"), (3, 8, "012"), (1, 4, "0"), (0, 4, ""), (5, 0, "")],
 )
 def test_they_are_the_same_distance_apart(there, count, problems):
+    chosen = chosen_rollouts(attempts([2] * there), count)
+    assert "".join(t.group_id for t in chosen) == problems
+
+
+def test_an_attempt_is_kept_with_the_trajectories_of_all_its_agents():
+    def of(agent, run_id):
+        about = {"agent": agent}
+        return Trajectory([5, 6], [0, 1], group_id="g", run_id=run_id, extra_fields=about)
+
+    dialogues = [of(agent, run_id) for run_id in range(4) for agent in ("prover", "verifier")]
+    chosen = chosen_rollouts(dialogues, 2)
+    found = [(t.run_id, t["agent"]) for t in chosen]
+    assert found == [(0, "prover"), (0, "verifier"), (2, "prover"), (2, "verifier")]
+    assert [row["agent"] for row in written(chosen)] == ["prover", "verifier"] * 2
+
+
+def written(trajectories, advantages=None):
     rows = []
     run = SimpleNamespace(sample=lambda name, record: rows.append((name, record)))
-    keep_rollouts(run, 3, attempts([2] * there), decoding(), count)
-    assert "".join(record["problem"] for _, record in rows) == problems
+    keep_rollouts(run, 3, trajectories, decoding(), advantages or {})
     assert {name for name, _ in rows} <= {"rollouts"}
+    return [record for _, record in rows]
+
+
+def test_tokens_are_kept_with_what_is_known_of_each():
+    sampled = Trajectory([7, 5, 6, 8], [0, 1, 0, 1], logprobs=[0.0, -0.123456, 0.0, -2.0], run_id=1)
+    (record,) = written([sampled], {id(sampled): [0.0, 0.51239, 0.0, 0.51239]})
+    assert record["tokens"] == {
+        "count": 3,
+        "text": ["x", "x", "x"],
+        "mask": [1, 0, 1],
+        "logprob": [-0.1235, 0.0, -2.0],
+        "advantage": [0.5124, 0.0, 0.5124],
+    }
+    assert "agent" not in record
+    remote = Trajectory([7, 5, 6], [0, 1, 0], advantage=-1.5)
+    assert written([remote])[0]["tokens"] == {
+        "count": 2, "text": ["x", "x"], "mask": [1, 0], "advantage": [-1.5, 0.0],
+    }  # fmt: skip
+    long = written(attempts([5000]))[0]["tokens"]
+    assert (long["count"], len(long["text"]), len(long["mask"])) == (5000, 1000, 1000)
+    untrained = Trajectory([7, 5], [0, 0])
+    assert written([untrained])[0]["tokens"] == {"count": 0, "text": [], "mask": []}
+
+
+def test_attempts_that_were_trained_on_have_their_advantages(config):
+    _, run = kept(config)
+    rows = read_jsonl(run.folder / "samples" / "rollouts.jsonl")
+    for row in rows:
+        tokens = row["tokens"]
+        assert len(tokens["text"]) == len(tokens["mask"]) == len(tokens["advantage"])
+        assert "".join(tokens["text"]) == row["answer"]
 
 
 def test_a_long_text_is_shortened_in_its_middle():
-    rows = []
-    run = SimpleNamespace(sample=lambda name, record: rows.append(record))
-    keep_rollouts(run, 1, attempts([10_000, 10_001, 10**6]), decoding(), 3)
-    exact, over, long = (row["answer"] for row in rows)
+    chosen = attempts([10_000, 10_001, 10**6])
+    exact, over, long = (row["answer"] for row in written(chosen))
     assert exact == "x" * 10_000
     assert "[... 1 characters ...]" in over
     assert len(long) < 10_100

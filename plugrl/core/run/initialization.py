@@ -17,6 +17,7 @@ from plugrl.core.config.hidden import (
     redacted_words,
     redacted_yaml,
 )
+from plugrl.core.config.sources.origins import DEFAULT, Origins, dotted
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.plugins.kinds import ARGUMENT
 from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
@@ -35,6 +36,8 @@ from plugrl.core.run.records.environment import (
 from plugrl.core.run.records.records import METRICS_FILE, Status, read_status
 
 log = logging.getLogger("plugrl.run")
+#: Which file and line, or the command line, wrote each value that is no default.
+ORIGINS_FILE = "config.origins.json"
 
 
 class ValidatedLike(Protocol):
@@ -68,6 +71,7 @@ def create_run_folder(
     composed: ComposedLike,
     records: Iterable[ComponentRecord],
     installed: Iterable[ComponentRecord] = (),
+    origins: Origins | None = None,
 ) -> tuple[Path, RunLock]:
     """Create the folder of a new run with its first files.
 
@@ -78,6 +82,7 @@ def create_run_folder(
         composed: the files and overrides that it was composed from.
         records: components in use.
         installed: further components.
+        origins: where each value of ``tree`` was written.
 
     Raises:
         UsageError: the runs folder is not writable.
@@ -91,6 +96,7 @@ def create_run_folder(
         write_text(path / "config.input.yaml", redacted_yaml(composed.input_text))
         overrides = redacted_words(composed.overrides)
         write_text(path / "overrides.txt", "".join(f"{line}\n" for line in overrides))
+        write_json(path / ORIGINS_FILE, _origins_record(origins or {}))
         write_json(path / folders.LOCK_FILE, plugin_lock(records, installed))
         write_json(path / ENVIRONMENT_FILE, describe_environment())
         (path / "samples").mkdir()
@@ -100,6 +106,12 @@ def create_run_folder(
 
     root = absolute_path(tree.get("settings", {}).get("runs_folder", "runs"))
     return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
+
+
+def _origins_record(origins: Origins) -> dict[str, Any]:
+    """Place and layer of each key that is written somewhere; a higher layer was merged later."""
+    written = {path: origin for path, origin in origins.items() if origin != DEFAULT}
+    return {"origins": {dotted(k): [str(origin), origin.layer] for k, origin in written.items()}}
 
 
 def read_config(folder: Path, what: str = "resumed", *, private: bool = True) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import Bar, Progress
 from plugrl.core.run.records.records import RunRecords, State, Status, plain_numbers
 from plugrl.core.run.records.timeline import Timeline
+from plugrl.core.run.report.live import LiveReport
 from plugrl.core.run.resources import Item, ResourceCache
 from plugrl.core.run.shutdown import Shutdown, outcome_of
 from plugrl.core.run.tracking.group import TrackerGroup, make_tracked_run
@@ -129,7 +130,8 @@ class Run(RenamedMethods):
         self._schedule = CheckpointSchedule(
             self.settings.checkpoint_every, self.settings.checkpoint_minutes
         )
-        self._shutdown = Shutdown(folder, lock, self._status, public)
+        self._report = LiveReport(folder, self._status.fields)
+        self._shutdown = Shutdown(folder, lock, self._status, self._report)
         self._deadlines = Deadlines(
             lambda phase: self._shutdown.on_deadline(phase.name, phase.seconds, self.step)
         )
@@ -170,8 +172,9 @@ class Run(RenamedMethods):
         references = getattr(composed, "references", {})
         written = composed.tree if references else {}
         public, apart = withhold(validated.tree, references, written)
+        origins = getattr(validated, "origins", {})
         folder, lock = create_run_folder(
-            validated.tree, public, apart, composed, records, installed
+            validated.tree, public, apart, composed, records, installed, origins
         )
         return cls(folder, validated.tree, public, lock, hooks, trackers)
 
@@ -492,6 +495,7 @@ class Run(RenamedMethods):
     def __enter__(self) -> Self:
         self._shutdown.open_log()
         self._status.write()
+        self._report.start()
         # After the status: from here on a signal ends the run through it.
         self._signals.install()
         self._active = True

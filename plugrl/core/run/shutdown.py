@@ -9,9 +9,7 @@ import os
 import shlex
 import signal
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from plugrl.core.config.hidden import without_credentials
 from plugrl.core.errors import (
@@ -27,7 +25,8 @@ from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.process.signals import exit_code, exit_soon, write_stderr
 from plugrl.core.run.records.records import State, Status, now
-from plugrl.core.run.records.report import REPORT_FILE, write_report
+from plugrl.core.run.report.live import LiveReport
+from plugrl.core.run.report.page import REPORT_FILE
 from plugrl.core.wording import LONGEST_RECORD, bounded, shown
 
 LOG_FILE = "log.txt"
@@ -77,16 +76,14 @@ class _LogFile(logging.FileHandler):
 
 
 class Shutdown:
-    """Ends a run, in order or immediately; its report shows ``tree``."""
+    """Ends a run, in order or immediately."""
 
-    def __init__(
-        self, folder: Path, lock: RunLock, status: Status, tree: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, folder: Path, lock: RunLock, status: Status, report: LiveReport) -> None:
         self.ended = False
         self._folder = folder
         self._lock = lock
         self._status = status
-        self._tree = tree
+        self._report = report
         self._handler: _LogFile | None = None
         self._once = threading.Lock()
 
@@ -105,7 +102,7 @@ class Shutdown:
         line = _error_line(error) if outcome != "done" else None
         end = {"state": outcome, "step": step, "ended": now(), "error": line}
         try:
-            write_report(self._folder, {**self._status.fields, **end}, self._tree)
+            self._report.finish({**self._status.fields, **end})
         except Exception as problem:
             # The numbers are safe in metrics.jsonl; a report is only a view of them.
             log.warning("cannot write report.html (%s)", problem)

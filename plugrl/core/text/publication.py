@@ -17,10 +17,10 @@ from plugrl.core.loaded_run import LoadedRun
 from plugrl.core.run.atomic_writes import dump_yaml
 from plugrl.core.run.folder import CONFIG_FILE
 from plugrl.core.run.initialization import read_config
+from plugrl.core.run.records.curve_svg import curve_svg
 from plugrl.core.run.records.environment import ENVIRONMENT_FILE
 from plugrl.core.run.records.headline import Headline, headline_of
 from plugrl.core.run.records.records import METRICS_FILE, read_jsonl, read_status
-from plugrl.core.run.records.report import curve_svg
 from plugrl.core.text.loaded_models import export
 
 #: The folder of the run's records within what is published.

@@ -108,6 +108,7 @@ class SelfHostedTrainer(TrajectoryTrainer):
         model = trajectories[0].model
         service = self.models[model].trained()
         batch, metrics = self._prepare_for_loss(self._batch_of(trajectories))
+        self._note_advantages(trajectories, batch)
         report = self._optimize(service, batch)
         service.version += 1
         return report | metrics
@@ -118,6 +119,16 @@ class SelfHostedTrainer(TrajectoryTrainer):
         batch, metrics = self._check_prepared(self._prepare_batch(batch))
         self._shaper.check_shaped(type(self).__name__)
         return advantages.mirror(batch), self._shaped | metrics
+
+    def _note_advantages(self, trajectories: Sequence[Trajectory], batch: Batch) -> None:
+        """Remember the advantages of those that are kept as samples, if there is a row for each."""
+        table = batch.values.get("advantages")
+        if table is None or len(table) != len(trajectories):
+            return
+        kept = {id(t) for t in self._sampled}
+        for t, row in zip(trajectories, table, strict=True):
+            if id(t) in kept:
+                self._advantages[id(t)] = row[: len(t.tokens)].tolist()
 
     def _batch_of(self, trajectories: Sequence[Trajectory]) -> Batch:
         """Trajectories of one model as a batch in which invalid ones train nothing."""

@@ -18,6 +18,7 @@ from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text import trainer_parts
 from plugrl.core.text.evaluate.metric_names import FAMILIES, MetricNames, metric_findings
 from plugrl.core.text.evaluate.scores import (
+    chosen_rollouts,
     evaluated_sample,
     keep_rollouts,
     report_evaluation,
@@ -88,6 +89,9 @@ class TrajectoryTrainer(Trainer):
         #: Whether the last step has moved weights: equal rewards, for one, move none.
         self._learned = False
         self._last_metrics: dict[str, float] = {}
+        #: Trajectories of this step that are kept as samples, and advantages of their tokens by id.
+        self._sampled: list[Trajectory] = []
+        self._advantages: dict[int, Sequence[float]] = {}
         self._pending_state: Mapping[str, Any] | None = None
         self._initial_weights: Mapping[str, Mapping[str, torch.Tensor]] = {}
 
@@ -307,8 +311,15 @@ class TrajectoryTrainer(Trainer):
         batches = collector.take()
         states.take(collector.oldest)
         collector.start_during_training(step)
-        with self._timed("train", metrics):
-            self._train_models(batches, metrics)
+        self._sampled = chosen_rollouts(trajectories, self.settings.rollout_samples)
+        self._advantages.clear()
+        try:
+            with self._timed("train", metrics):
+                self._train_models(batches, metrics)
+        finally:
+            # After training, which made their advantages, and also where it failed.
+            keep_rollouts(self.run, step, self._sampled, self.models, self._advantages)
+            self._sampled = []
         states.train(self._versions())
         self._move_weights(trajectories, metrics, step)
         if self._validate_due(step):
@@ -362,7 +373,6 @@ class TrajectoryTrainer(Trainer):
                 reason=next((t.failure for t in trajectories if not t.valid), ""),
             )
         metrics = rollout_metrics_by_model(trajectories) | self._rollouts.metrics()
-        keep_rollouts(self.run, step, trajectories, self.models, self.settings.rollout_samples)
         self.run.hooks.call(
             "plugrl_rollouts_collected",
             run=self.run,

@@ -61,7 +61,8 @@ def test_a_run_leaves_the_files_of_the_design(make_run):
     train(run, 2)
     names = {path.name for path in run.folder.iterdir()}
     assert names == {
-        "config.yaml", "config.input.yaml", "overrides.txt", "plugins.lock.json", "lock",
+        "config.yaml", "config.input.yaml", "config.origins.json", "overrides.txt",
+        "plugins.lock.json", "lock",
         "environment.json", "metrics.jsonl", "samples", "checkpoints", "log.txt", "status.json",
         "report.html", "timeline.jsonl",
     }  # fmt: skip
@@ -71,9 +72,7 @@ def test_a_run_leaves_the_files_of_the_design(make_run):
     assert status(run)["state"] == "done"
     assert status(run)["step"] == 2
     assert "numpy" in json.loads((run.folder / "environment.json").read_text())["packages"]
-    report = (run.folder / "report.html").read_text()
-    assert "<td>value</td>" in report
-    assert "<polyline" in report
+    assert '"metrics":{"value":' in (run.folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("killed_at", [1, 3, 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,21 +47,36 @@ class Headline:
         return min(values) if self.lower_is_better else max(values)
 
 
+def headline_metric(status: Mapping[str, Any], names: Container[str]) -> str | None:
+    """The metric by which a run is judged; None: it has none that says how it went.
+
+    Args:
+        status: of the run; its ``headline`` is the score that the run reported last.
+        names: the metrics that there are.
+    """
+    reported = (status.get("headline") or {}).get("metric")
+    return next((name for name in (reported, *_FALLBACKS) if name in names), None)
+
+
 def headline_of(status: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> Headline | None:
     """The headline of a run; None: it has no metric that says how it went.
 
     Args:
-        status: of the run; its ``headline`` is the score that the run reported last.
+        status: of the run; see :func:`headline_metric`.
         metrics: the lines of ``metrics.jsonl``.
     """
+    names = {name for line in metrics for name, value in line.items() if value is not None}
+    metric = headline_metric(status, names)
+    if metric is None:
+        return None
+    points = [
+        (int(line["step"]), float(line[metric])) for line in metrics if line.get(metric) is not None
+    ]
+    return Headline(metric, lower_is_better(status, metric), points)
+
+
+def lower_is_better(status: Mapping[str, Any], metric: str) -> bool:
+    """Whether the best value of the headline ``metric`` is the smallest."""
     reported = status.get("headline") or {}
-    for metric in (reported.get("metric"), *_FALLBACKS):
-        points = [
-            (int(line["step"]), float(line[metric]))
-            for line in metrics
-            if metric is not None and line.get(metric) is not None
-        ]
-        if points:
-            lower = metric == reported.get("metric") and reported.get("mode") == "min"
-            return Headline(str(metric), lower or metric == "train/loss", points)
-    return None
+    minimised = metric == reported.get("metric") and reported.get("mode") == "min"
+    return minimised or metric == "train/loss"

@@ -75,9 +75,10 @@ class TrackerGroup:
             feed.put("log", step, metrics)
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
-        """Send a record."""
+        """Send a record, without the table of its tokens, which would be no cell of a table."""
+        sent = {k: v for k, v in record.items() if k != "tokens" or not isinstance(v, Mapping)}
         for feed in self._feeds:
-            feed.put("sample", name, record)
+            feed.put("sample", name, sent)
 
     def drain(self) -> None:
         """Wait briefly until all trackers have caught up."""

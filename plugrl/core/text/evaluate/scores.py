@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Characters of a prompt or an answer that are kept of an attempt in training.
 _LONGEST = 10_000
+#: Tokens of an attempt that are kept one by one, from the first trained one.
+_MOST_TOKENS = 1000
 #: Ends of the names of metrics that are left out of a line.
 _DETAILS = ("invalid", "response_length", "truncated", "reward_min", "reward_max")
 
@@ -79,8 +81,7 @@ def headline(scores: Mapping[str, float]) -> str:
 
 def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[str, Any]:
     """What is kept of one attempt of an evaluation."""
-    tokens, trained = trajectory.tokens, trajectory.loss_mask
-    start = trained.index(1) if 1 in trained else len(tokens)
+    tokens, start = trajectory.tokens, _response_start(trajectory)
     decode = model.inference.tokenizer.decode
     return {
         "step": step,
@@ -97,23 +98,82 @@ def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[st
     }
 
 
+def _response_start(trajectory: Trajectory) -> int:
+    """Where the first trained token is; behind the last token if there is none."""
+    trained = trajectory.loss_mask
+    return trained.index(1) if 1 in trained else len(trained)
+
+
+def chosen_rollouts(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """The trajectories of some attempts, which are the same distance apart.
+
+    All trajectories of an attempt are among them, one for each agent, so that a dialogue is whole.
+
+    Args:
+        trajectories: of a training step.
+        count: how many attempts; 0: none.
+    """
+    attempts: dict[tuple[str, int], list[Trajectory]] = {}
+    for trajectory in trajectories:
+        attempts.setdefault((trajectory.group_id, trajectory.run_id), []).append(trajectory)
+    listed, kept = list(attempts.values()), min(count, len(attempts))
+    # The first ones alone would all be attempts at one problem.
+    return [t for number in range(kept) for t in listed[number * len(listed) // kept]]
+
+
 def keep_rollouts(
-    run: Run, step: int, trajectories: Sequence[Trajectory], models: Models, count: int
+    run: Run,
+    step: int,
+    chosen: Sequence[Trajectory],
+    models: Models,
+    advantages: Mapping[int, Sequence[float]],
 ) -> None:
-    """Write some attempts of a training step to ``samples/rollouts.jsonl``.
+    """Write attempts of a training step to ``samples/rollouts.jsonl``.
 
     Args:
         run: of the trainer.
         step: in which they were sampled.
-        trajectories: all of it.
+        chosen: of :func:`chosen_rollouts`.
         models: decode the tokens.
-        count: how many are kept, the same distance apart; 0: none.
+        advantages: of each token of those that this step trained on, by ``id`` of the trajectory.
     """
-    # The first ones alone would all be attempts at one problem.
-    for number in range(min(count, len(trajectories))):
-        t = trajectories[number * len(trajectories) // min(count, len(trajectories))]
+    for t in chosen:
         record = evaluated_sample(t, models[t.model], step)
         # Held-out problems alone have their reference answer with them.
         del record["ground_truth"]
-        texts = {name: bounded(record[name], _LONGEST) for name in ("prompt", "answer")}
-        run.sample("rollouts", record | texts)
+        record |= {name: bounded(record[name], _LONGEST) for name in ("prompt", "answer")}
+        if "agent" in t.extra_fields:
+            record["agent"] = str(t.extra_fields["agent"])
+        found = advantages.get(id(t))
+        record["tokens"] = _response_tokens(t, models[t.model], found)
+        run.sample("rollouts", record)
+
+
+def _response_tokens(
+    t: Trajectory, model: Model, advantages: Sequence[float] | None
+) -> dict[str, Any]:
+    """The tokens from the first trained one: text, mask, and what is known of each.
+
+    Log-probabilities are those of the behaviour policy. Advantages are those that the trainer made
+    of the rewards, or of remote services the one of the trajectory.
+    """
+    start = _response_start(t)
+    part = slice(start, min(len(t.tokens), start + _MOST_TOKENS))
+    decode = model.inference.tokenizer.decode
+    kept: dict[str, Any] = {
+        "count": len(t.tokens) - start,
+        "text": [decode([token]) for token in t.tokens[part]],
+        "mask": t.loss_mask[part],
+    }
+    if t.logprobs is not None:
+        kept["logprob"] = [round(value, 4) for value in t.logprobs[part]]
+    if advantages is not None:
+        kept["advantage"] = [_rounded(value) for value in advantages[part]]
+    elif t.advantage is not None:
+        kept["advantage"] = [_rounded(t.advantage * trained) for trained in t.loss_mask[part]]
+    return kept
+
+
+def _rounded(value: float) -> float:
+    """A value that a picture shows; it may be small."""
+    return float(f"{value:.4g}")

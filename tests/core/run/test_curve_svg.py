@@ -1,24 +1,19 @@
-"""The curves of the report, from the numbers on disk."""
+"""Small curves as inline pictures, and static pages of tables."""
 
-import json
 import re
 
 import pytest
 
-from plugrl.core.run.records.report import REPORT_FILE, curves, write_report
+from plugrl.core.run.records.curve_svg import curve_svg
 from plugrl.core.run.records.web_page import page, table, text
 
 
-def drawn(folder, values):
-    """The points of a metric's curve, as they stand in the report."""
-    lines = [json.dumps({"step": step, "loss": value}) for step, value in enumerate(values)]
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    write_report(folder, {"state": "done"}, {})
-    text = (folder / REPORT_FILE).read_text("utf-8")
-    found = re.search(r'<polyline points="([^"]*)"', text)
-    assert "<th>metric</th>" in text
+def drawn(values):
+    """The points of a curve over steps from 0, as they stand in its picture."""
+    picture = curve_svg([(float(step), value) for step, value in enumerate(values)])
+    found = re.search(r'<polyline points="([^"]*)"', picture)
     if found is None:
-        return re.search(r'<circle cx="([\d.]+)" cy="([\d.]+)"', text).groups()
+        return re.search(r'<circle cx="([\d.]+)" cy="([\d.]+)"', picture).groups()
     return [tuple(map(float, point.split(","))) for point in found[1].split()]
 
 
@@ -31,13 +26,13 @@ def drawn(folder, values):
         ([3.0], ("180.0", "55.0")),
     ],
 )
-def test_a_curve_fills_its_picture(tmp_path, values, points):
-    assert drawn(tmp_path, values) == points
+def test_a_curve_fills_its_picture(values, points):
+    assert drawn(values) == points
 
 
 @pytest.mark.parametrize("count", [400, 401, 1000, 5000])
-def test_a_long_curve_is_drawn_by_400_points_evenly_from_the_first_to_the_last(tmp_path, count):
-    points = drawn(tmp_path, [step >= count / 2 for step in range(count)])
+def test_a_long_curve_is_drawn_by_400_points_evenly_from_the_first_to_the_last(count):
+    points = drawn([step >= count / 2 for step in range(count)])
     assert len(points) == 400
     assert (points[0], points[-1]) == ((4, 106), (356, 4))
     steps = [(x - 4) / 352 * (count - 1) for x, _ in points]
@@ -46,16 +41,6 @@ def test_a_long_curve_is_drawn_by_400_points_evenly_from_the_first_to_the_last(t
     assert all(abs(step - place * (count - 1) / 399) <= slack for place, step in enumerate(steps))
     assert len({x for x, _ in points}) == 400
     assert [y for _, y in points] == [106] * 200 + [4] * 200
-
-
-def test_only_finite_numbers_at_steps_are_in_a_curve():
-    records = [
-        {"step": 0, "a": 1, "b": float("nan"), "time/unix": 5.0},
-        {"a": 7},
-        {"step": "x", "a": 7},
-        {"step": 2, "a": 2.5, "b": None, "c": "text"},
-    ]
-    assert curves(records) == {"a": [(0, 1), (2, 2.5)]}
 
 
 def test_pages_show_text_as_it_is_read_and_load_nothing():
