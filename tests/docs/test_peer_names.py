@@ -272,8 +272,330 @@ SB3 = {
     "`load_from_hub(...)`, trained agents": ("plugrl.load_from_hub", None),
 }  # fmt: skip
 
+#: Language models: a form, checked without its rows; and a run of one step, rewarded by functions.
+_TEXT = """
+import functools, inspect, json, tempfile
+import datasets, torch, plugrl
+import plugrl.cli
+from pathlib import Path
+from plugrl.api import merged
+from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.experiment import prepare
+from plugrl.core.plugins.registry import default_registry
+
+FOLDER = tempfile.mkdtemp()
+MODEL = {
+    "config": {
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 32,
+    },
+    "tokenizer": {
+        "characters": "0123456789+= ",
+        "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+    },
+}
+ROWS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(10, 20)]
+SHORT = {
+    "steps": 1, "batch_size": 2, "max_prompt_length": 16, "max_response_length": 8,
+    "settings": {"runs_folder": FOLDER, "progress": "none"},
+}
+
+def form(kind=plugrl.GRPO, data=ROWS, model=MODEL, **sections):
+    return kind(model, data, **sections)
+
+def tree(kind=plugrl.GRPO, data=None, model=MODEL, **sections):
+    made = form(kind, data, model, **{"scenario": {"type": "arithmetic", "digits": 1}, **sections})
+    return prepare(made.config, preflight=False).validated.tree
+
+def file(name, text=""):
+    path = Path(FOLDER) / name
+    path.write_text(text)
+    return str(path)
+
+def default(value, *path, kind=plugrl.GRPO):
+    found = tree(kind)
+    for key in path: found = found[key]
+    assert found == value, found
+
+def loss(**options): return tree(trainer={"algorithm": {"loss": options}})
+def algorithm(kind=plugrl.GRPO, **options): return tree(kind, trainer={"algorithm": options})
+def trained(**options): return tree(models={"policy": {"train": options}})
+def train(reward, data=ROWS, **more):
+    return plugrl.GRPO(MODEL, data, reward, samples=2, **SHORT, **more).train()
+
+def short(prompts, completions, **kwargs): return [-float(len(said)) for said in completions]
+def learned(rows, kind=plugrl.SFT):
+    return kind(MODEL, rows, **SHORT).train()
+
+@functools.cache
+def run(): return train(short)
+
+def has(kind, *names):
+    for name in names: default_registry().resolve(kind, name)
+
+def command(name):
+    assert name in {row.name for row in plugrl.cli.COMMANDS}
+
+#: A configuration of GRPO, with ``key=value``.
+BASE = {"defaults": ["common/adder"], "models": {"policy": {"train": "local"}},
+        "trainer": "self_hosted_grpo"}
+def keys(*words): return prepare(BASE, words, preflight=False).validated.tree
+"""
+
+TRL = {
+    "`GRPOTrainer(model, reward_funcs, train_dataset=...)`": (
+        "plugrl.GRPOTrainer", "assert run().status['state'] == 'done'"),
+    "`SFTTrainer(model, train_dataset=...)`": ("plugrl.SFTTrainer", "tree(plugrl.SFT)"),
+    "`DPOTrainer(model, train_dataset=...)`": ("plugrl.DPOTrainer",
+        "models = tree(plugrl.DPO)['models']\n"
+        "assert models['reference']['source'] == models['policy']['source']"),
+    "`KTOTrainer`": ("plugrl.KTOTrainer",
+        "found = algorithm(plugrl.DPO, loss='kto')['trainer']['algorithm']['loss']\n"
+        "assert (found['beta'], found['desirable_weight'], found['undesirable_weight'])"
+        " == (0.1, 1.0, 1.0)"),
+    "`RLOOTrainer`": ("plugrl.RLOOTrainer", "algorithm(advantage='rloo')"),
+    "`RewardTrainer`": ("plugrl.RewardTrainer", "has('trainer', 'reward_model')"),
+    "`DistillationTrainer`": ("plugrl.DistillationTrainer", "has('trainer', 'self_hosted_opd')"),
+    "`AsyncGRPOTrainer` of trl.experimental": ("plugrl.AsyncGRPOTrainer",
+        "tree(weight={'sync_mode': 'fully-async', 'staleness_threshold': 1})"),
+    "`ORPOTrainer`, `CPOTrainer`, `OnlineDPOTrainer`, `GKDTrainer` of trl.experimental": (
+        "plugrl.ORPOTrainer", None),
+    "a model object": ("form(model=torch.nn.Linear(1, 1))", "form(model=Path('folder'))"),
+    "vision-language models": (
+        "looks = {'config': {'model_type': 'qwen2_vl'}, 'tokenizer': MODEL['tokenizer']}\n"
+        "plugrl.GRPO(looks, ROWS, short, **SHORT).train()", None),
+    "`ref_model`": ("tree(plugrl.DPO, ref_model='folder')",
+        "tree(plugrl.DPO, models={'reference': {'source': {'path': 'folder'}}})"),
+    "`processing_class`": ("tree(processing_class=None)", "run()"),
+    "`eval_dataset`": ("tree(eval_dataset=ROWS)",
+        "held = file('held-out.jsonl', '{}')\n"
+        "found = tree(validation=held)['validate']\n"
+        "assert found['data']['data_files'] == [held] and found['validate_before_train']"),
+    "`peft_config=LoraConfig(r=16, lora_alpha=32)`": ("tree(peft_config={'r': 16})",
+        "tree(models={'policy': {'adapter': {'r': 16, 'alpha': 32}}})\n"
+        "found = tree(models={'policy': {'adapter': {}}})['models']['policy']['adapter']\n"
+        "assert (found['r'], found['alpha'], found['target_modules']) == (8, 16.0, 'auto')"),
+    "`quantization_config`": ("tree(quantization_config={})", None),
+    "`tools`": ("tree(tools=[print])", "has('rollout_worker', 'agent')"),
+    "`rollout_func`, `environment_factory`": ("tree(rollout_func=print)",
+        "plugrl.register_rollout_worker, plugrl.RolloutWorker"),
+    "`callbacks`": ("tree(callbacks=[print])",
+        "steps = []\n"
+        "form(reward=short, **SHORT).train(callbacks=[lambda step: steps.append(step)])\n"
+        "assert steps[-1] == 1"),
+    "`trainer.train()`": ("assert form(reward=short, **SHORT).train().result.steps == 1", None),
+    "`trainer.train(resume_from_checkpoint=True)`": (
+        "form().train(resume_from_checkpoint=True)",
+        "assert plugrl.resume(run(), reward=short).status['state'] == 'done'"),
+    "`trainer.evaluate()`": ("form().evaluate()",
+        "held = file('held.jsonl', json.dumps(ROWS[0]))\n"
+        "assert train('exact_match', validation=held).evaluate()"),
+    "`trainer.save_model(folder)`": ("run().save_model('folder')",
+        "assert (run().export(Path(FOLDER) / 'model') / 'config.json').is_file()"),
+    "`trainer.push_to_hub()`": ("run().push_to_hub()", "command('push')"),
+    "`trainer.state.log_history`": ("run().state", "assert run().metrics['rollout/reward']"),
+    "overriding `_generate_and_score_completions`, `_compute_loss`": (
+        "from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer\n"
+        "SelfHostedGrpoTrainer._compute_loss",
+        "plugrl.register_advantage, plugrl.register_loss"),
+    "`f(prompts, completions, **kwargs)`": (
+        "seen = []\n"
+        "def f(prompts, completions, **kwargs):\n"
+        "    seen.append((prompts[0], completions[0], kwargs['answer'][0]))\n"
+        "    return [0.0] * len(prompts)\n"
+        "train(f)\n"
+        "assert all(isinstance(each, str) for each in seen[0])\n"
+        "asked = [{'role': 'user', 'content': '1+1='}]\n"
+        "train(f, [{**row, 'prompt': asked} for row in ROWS])\n"
+        "assert seen[-1][0][0]['role'] == 'user' and seen[-1][1][0]['role'] == 'assistant'", None),
+    "`completion_ids`, columns by name": (
+        "def f(completions, completion_ids, answer):\n"
+        "    assert isinstance(completion_ids[0][0], int) and answer[0].isdigit()\n"
+        "    return [1.0] * len(completions)\n"
+        "assert train(f).metrics['rollout/reward'] == [1.0]", None),
+    "`None` as a reward": (
+        "def none(completions): return [None] * len(completions)\n"
+        "def one(completions): return [1.0] * len(completions)\n"
+        "assert train([none, one]).metrics['rollout/reward'] == [1.0]", None),
+    "`async def f(...)`": (
+        "async def f(completions, **kwargs): return [0.5] * len(completions)\n"
+        "assert train(f).metrics['rollout/reward'] == [0.5]", None),
+    "`log_metric`, `log_extra`": (
+        "def f(completions, log_metric, log_extra):\n"
+        "    log_metric('seen', 2.0); log_extra('word', ['a'] * len(completions))\n"
+        "    return [0.5] * len(completions)\n"
+        "found = train(f)\n"
+        "assert any('seen' in name for name in found.metrics.columns)", None),
+    "a list of functions, `reward_weights`": (
+        "def one(completions): return [1.0] * len(completions)\n"
+        "def two(completions): return [2.0] * len(completions)\n"
+        "found = train([one, two], reward_weights=[1.0, 0.5])\n"
+        "assert found.metrics['rollout/reward'] == [2.0]", None),
+    "functions of `trl.rewards`": (
+        "def think_format_reward(completions: list, **kwargs) -> list[float]:\n"
+        "    return [0.0 for said in completions]\n"
+        "def accuracy_reward(completions, solution, log_extra=None, log_metric=None, **kwargs):\n"
+        "    return [0.0 for said in completions]\n"
+        "train([think_format_reward, accuracy_reward], [{**row, 'solution': '1'} for row in ROWS])",
+        None),
+    "`trainer_state`, `environments`": (
+        "def f(completions, trainer_state): return [0.0] * len(completions)\n"
+        "train(f)", None),
+    "a name of a model as reward function": (
+        "train('Qwen/a-reward-model')",
+        "tree(rollout_worker={'evaluator': {'type': 'reward_model', 'path': 'folder'}})"),
+    "`accuracy_reward`": ("train('accuracy_reward')", "has('evaluator', 'math')"),
+    "`get_soft_overlong_punishment`": ("train('get_soft_overlong_punishment')",
+        "algorithm(overlong={'buffer': 256})"),
+    '`multi_objective_aggregation="normalize_then_sum"`': (
+        "tree(multi_objective_aggregation='normalize_then_sum')", None),
+    "rows with `prompt`, `messages`, `text`, `completion`, `chosen`, `rejected`, `label`": (
+        "said = [{'role': 'user', 'content': '1+1='}, {'role': 'assistant', 'content': '2'}]\n"
+        "learned([{'messages': said}] * 2); learned([{'text': '1+1=2'}] * 2)\n"
+        "learned([{'prompt': '1+1=', 'completion': '2'}] * 2)\n"
+        "learned([{'prompt': said[:1], 'completion': said[1:]}] * 2)\n"
+        "learned([{'prompt': '1+1=', 'chosen': '2', 'rejected': '3'}] * 2, plugrl.DPO)\n"
+        "learned([{'chosen': '1+1=2', 'rejected': '1+1=3'}] * 2, plugrl.DPO)\n"
+        "labels = [{'prompt': f'1+{n}=', 'completion': '2', 'label': n == 1} for n in (1, 2)]\n"
+        "plugrl.DPO(MODEL, labels, trainer={'algorithm': {'loss': 'kto'}}, **SHORT).train()", None),
+    "`datasets.Dataset`": ("train(short, datasets.Dataset.from_list(ROWS))", None),
+    '`load_dataset("openai/gsm8k", "main", split="train")`': (
+        "form(data=('openai/gsm8k', 'main', {'split': 'train'}))",
+        "tree(data={'name': 'openai/gsm8k', 'subset': 'main', 'split': 'train'})"),
+    "`dataset.map(f)`": (
+        "tree(data={'map': lambda row: row})",
+        "mapped = file('mapped.py', 'def f(row): return row')\n"
+        "tree(data={'data_files': [file('x.jsonl', '{}')], 'map': f'{mapped}:f'})\n"
+        "rows = datasets.Dataset.from_list(ROWS)\n"
+        "train(short, rows.map(lambda row: {'prompt': row['prompt'] + '='}))"),
+    "`IterableDataset`, streaming": ("tree(data={'name': 'a/b', 'streaming': True})", None),
+    "columns of images, `chat_template_kwargs`": (
+        "said = [{'role': 'user', 'content': '1'}, {'role': 'assistant', 'content': '2'}]\n"
+        "learned([{'messages': said, 'chat_template_kwargs': {'x': 1}}] * 2)", None),
+    "`dataset_text_field`, other columns": ("tree(plugrl.SFT, dataset_text_field='body')",
+        "keys = {'prompt_key': 'q', 'answer_key': 'a'}\n"
+        "tree(data={'data_files': [file('y.jsonl', '{}')], **keys})"),
+    "`assistant_only_loss=True`": ("tree(plugrl.SFT, assistant_only_loss=True)",
+        "tree(plugrl.SFT, rollout_worker={'learned': 'all'})\n"
+        "default('replies', 'rollout_worker', 'learned', kind=plugrl.SFT)"),
+    "`completion_only_loss=False`": ("tree(plugrl.SFT, completion_only_loss=False)",
+        "tree(plugrl.SFT, rollout_worker={'learned': 'all'})"),
+    "`max_length`, `truncation_mode`": (
+        "learned([{'prompt': '1', 'completion': '1' * 9}] * 2)",
+        "tree(plugrl.SFT, max_prompt_length=16, max_response_length=9)"),
+    "`packing=True`": ("tree(plugrl.SFT, packing=True)",
+        "default('auto', 'models', 'policy', 'train', 'packing', kind=plugrl.SFT)"),
+    "`output_dir`": ("tree(output_dir='out')", "default('runs', 'settings', 'runs_folder')"),
+    "`max_steps`": ("tree(max_steps=100)", "default(100, 'trainer', 'total_train_steps')"),
+    "`num_train_epochs`": ("tree(num_train_epochs=3)", None),
+    "`per_device_train_batch_size`, `gradient_accumulation_steps`": (
+        "tree(per_device_train_batch_size=8)",
+        "default(16, 'data', 'batch_size'); trained(micro_batch_size=8)"),
+    "`learning_rate`": (
+        "assert tree(learning_rate=1e-5)['models']['policy']['train']['learning_rate'] == 1e-5\n"
+        "for kind in (plugrl.GRPO, plugrl.SFT, plugrl.DPO):\n"
+        "    default(1e-6, 'models', 'policy', 'train', 'learning_rate', kind=kind)", None),
+    "`lr_scheduler_type`, `warmup_steps`": ("tree(lr_scheduler_type='linear')",
+        "trained(schedule={'decay': 'linear', 'total_steps': 100, 'warmup_steps': 10})\n"
+        "default('constant', 'models', 'policy', 'train', 'schedule', 'decay')"),
+    "`weight_decay`": ("tree(weight_decay=0.0)",
+        "default(0.01, 'models', 'policy', 'train', 'weight_decay')"),
+    "`max_grad_norm`": ("tree(max_grad_norm=1.0)",
+        "default(1.0, 'models', 'policy', 'train', 'grad_clip_norm')"),
+    "`adam_beta1`, `adam_beta2`, `adam_epsilon`": ("tree(adam_beta1=0.9)",
+        "default([0.9, 0.999], 'models', 'policy', 'train', 'betas')\n"
+        "default(1e-8, 'models', 'policy', 'train', 'eps')"),
+    "`optim`": ("trained(optim='adafactor')", None),
+    "`bf16`": ("tree(bf16=True)",
+        "keys('models.policy.source.dtype=bfloat16')\n"
+        "default('float32', 'models', 'policy', 'source', 'dtype')\n"
+        "default('auto', 'models', 'policy', 'train', 'master_weights')"),
+    "`gradient_checkpointing`": ("tree(gradient_checkpointing=True)",
+        "default(False, 'models', 'policy', 'train', 'gradient_checkpointing')"),
+    "`torch_compile`": ("tree(torch_compile=True)",
+        "default('auto', 'models', 'policy', 'train', 'compile')"),
+    "`use_liger_kernel`": ("tree(use_liger_kernel=True)", None),
+    "`deepspeed`, `fsdp`, several GPUs": ("tree(deepspeed='zero3.json')", None),
+    "`logging_steps`": ("tree(logging_steps=10)", "assert run().metrics[-1]['step'] == 1"),
+    "`save_steps`, `save_total_limit`": ("tree(save_steps=500)",
+        "tree(settings={'checkpoint_every': 100, 'keep_checkpoints': 2})\n"
+        "default(2, 'settings', 'keep_checkpoints')\n"
+        "default(5.0, 'settings', 'checkpoint_minutes')"),
+    "`eval_steps`": ("tree(eval_steps=20)", "tree(validate={'every': 20})"),
+    "`load_best_model_at_end`, `metric_for_best_model`": ("tree(load_best_model_at_end=True)",
+        "tree(validate={'score': 'validation/reward'})\n"
+        "assert 'checkpoint' in inspect.signature(run().export).parameters"),
+    '`report_to="wandb"`': ("tree(report_to='wandb')", "tree(trackers=['wandb'])"),
+    "`seed`": ("assert tree(seed=3)['seed'] == 3; default(0, 'seed')", None),
+    "`num_generations`": ("tree(num_generations=8)",
+        "assert tree(samples=4)['data']['rollout_repeat_n'] == 4\n"
+        "default(8, 'data', 'rollout_repeat_n')"),
+    "`max_completion_length`": ("tree(max_completion_length=512)",
+        "default(256, 'rollout_worker', 'max_response_length')"),
+    "`temperature`, `top_p`": ("tree(temperature=1.0)",
+        "default(1.0, 'rollout_worker', 'temperature'); default(1.0, 'rollout_worker', 'top_p')"),
+    "`top_k`, `min_p`, `repetition_penalty`": ("tree(rollout_worker={'top_k': 50})", None),
+    "`beta`": ("tree(beta=0.04)",
+        "algorithm(kl={'loss': {'coefficient': 0.04}})\n"
+        "default(0.0, 'trainer', 'algorithm', 'kl', 'loss', 'coefficient')"),
+    "`num_iterations`": ("tree(num_iterations=1)", "default(1, 'trainer', 'algorithm', 'epochs')"),
+    "`steps_per_generation`": ("tree(steps_per_generation=2)", "algorithm(minibatches=2)"),
+    "`epsilon`, `epsilon_high`": ("tree(epsilon=0.2)",
+        "loss(type='clipped', clip_ratio_low=0.2, clip_ratio_high=0.2)\n"
+        "for key in ('clip_ratio_low', 'clip_ratio_high'):\n"
+        "    default(0.2, 'trainer', 'algorithm', 'loss', key)"),
+    "`delta`": ("tree(delta=4.0)", "loss(type='clipped', clip_ratio_dual=4.0)"),
+    '`scale_rewards="none"`': ("tree(scale_rewards='none')",
+        "algorithm(advantage={'type': 'grpo', 'normalize': False})\n"
+        "default(True, 'trainer', 'algorithm', 'advantage', 'normalize')\n"
+        "default(1e-6, 'trainer', 'algorithm', 'advantage', 'epsilon')"),
+    '`scale_rewards="batch"`': (
+        "algorithm(advantage={'type': 'grpo', 'normalize': 'batch'})", None),
+    '`loss_type="dapo"`, `"bnpo"`': ("algorithm(loss='dapo')",
+        "default('token-mean', 'trainer', 'algorithm', 'aggregation')"),
+    '`loss_type="grpo"`': (
+        "algorithm(loss='grpo')", "algorithm(aggregation='seq-mean-token-mean')"),
+    '`loss_type="dr_grpo"`': ("algorithm(loss='dr_grpo')",
+        "algorithm(aggregation='seq-mean-token-sum-norm', norm_length=256); prepare('dr_grpo')"),
+    '`loss_type="cispo"`, `importance_sampling_level="sequence"`': (
+        "tree(importance_sampling_level='sequence')",
+        "algorithm(loss='cispo'); algorithm(loss='gspo')"),
+    '`loss_type="sapo"`, `"vespo"`, `"luspo"`': ("algorithm(loss='sapo')", None),
+    "`mask_truncated_completions`": ("tree(mask_truncated_completions=True)",
+        "algorithm(overlong={'filter': True})"),
+    "`entropy_coef`": ("tree(entropy_coef=0.0)", "algorithm(entropy_coefficient=0.01)\n"
+        "default(0.0, 'trainer', 'algorithm', 'entropy_coefficient')"),
+    "`top_entropy_quantile`, `sync_ref_model`": ("tree(top_entropy_quantile=0.2)", None),
+    '`use_vllm=True`, `vllm_mode="server"`': ("tree(use_vllm=True)",
+        "tree(models={'policy': {'inference': {'type': 'openai', 'engine': 'vllm',"
+        " 'base_url': 'http://127.0.0.1:8000/v1'}}})"),
+    '`vllm_mode="colocate"`': ("tree(vllm_mode='colocate')", None),
+    "`vllm_importance_sampling_correction`": ("tree(vllm_importance_sampling_correction=True)",
+        "algorithm(sampler_correction={'level': 'token'})\n"
+        "default('none', 'trainer', 'algorithm', 'sampler_correction', 'level')"),
+    "`log_completions`": ("tree(log_completions=True)",
+        "assert len(run().samples['rollouts']) == 4\n"
+        "default(4, 'settings', 'rollout_samples')"),
+    "`beta`, `label_smoothing`": ("tree(plugrl.DPO, beta=0.1)",
+        "found = tree(plugrl.DPO)['trainer']['algorithm']['loss']\n"
+        "assert (found['beta'], found['label_smoothing']) == (0.1, 0.0)"),
+    '`loss_type="ipo"`': ("tree(plugrl.DPO, loss_type='ipo')", "algorithm(plugrl.DPO, loss='ipo')"),
+    "other `loss_type`, lists of them": ("algorithm(plugrl.DPO, loss='hinge')", None),
+    "`precompute_ref_log_probs`, `ld_alpha`, `f_divergence_type`": (
+        "tree(plugrl.DPO, precompute_ref_log_probs=True)", None),
+    "`trl grpo --model_name_or_path ... --dataset_name ...`": (
+        "import plugrl.commands.grpo",
+        "tree(data={'name': 'a/b'}, model={'path': 'folder'})"),
+    "`trl vllm-serve`": ("import plugrl.commands.vllm_serve", "command('serve')"),
+    "`trl env`": ("import plugrl.commands.trl", "command('env')"),
+    "`accelerate launch`": (
+        "from plugrl.core.run.process.launchers import refuse_copies\n"
+        "refuse_copies({'WORLD_SIZE': '2', 'LOCAL_RANK': '0', 'RANK': '0'})", None),
+}  # fmt: skip
+
 PAGES = [
     NamePage("from-stable-baselines3.md", _CONTROL, SB3),
+    NamePage("from-trl.md", _TEXT, TRL),
 ]
 ROWS = [row for page in PAGES for row in page.params()]
 
