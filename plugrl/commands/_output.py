@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from plugrl.core.wording import shown
 
@@ -76,15 +76,41 @@ def note(message: str) -> None:
     print(shown(message), file=sys.stderr)
 
 
-def show_progress() -> None:
-    """Show the messages of a run on stderr, not only warnings."""
-    import logging
+Verbosity = Literal["quiet", "normal", "verbose"]
 
+
+def set_verbosity(*, verbose: bool, quiet: bool) -> Verbosity:
+    """Decide what of a run is shown while it goes on: its messages and its progress.
+
+    Quiet: errors alone. Normal: progress, and messages but those that say the same. Verbose: all
+    messages.
+
+    Raises:
+        UsageError: both are wanted.
+    """
+    import logging
+    import warnings
+
+    from plugrl.core.errors import PlugrlDeprecationWarning, UsageError
+    from plugrl.core.run.progress import force_style
+
+    if verbose and quiet:
+        raise UsageError("-v and -q exclude each other; leave one out")
+    force_style("none" if quiet else None)
+    if quiet:
+        warnings.simplefilter("ignore", PlugrlDeprecationWarning)
     logger = logging.getLogger("plugrl")
     logger.setLevel(min(logging.INFO, logger.level or logging.INFO))
     for handler in logger.handlers:
-        if handler.get_name() == "plugrl.cli":
-            handler.setLevel(min(logging.INFO, handler.level))
+        if handler.get_name() != "plugrl.cli":
+            continue
+        if quiet:
+            handler.setLevel(logging.ERROR)
+            continue
+        if not verbose and handler.level > logging.DEBUG:
+            handler.addFilter(lambda record: not getattr(record, "plugrl_detail", False))
+        handler.setLevel(min(logging.INFO, handler.level))
+    return "quiet" if quiet else "verbose" if verbose else "normal"
 
 
 def emit_runs(runs: Sequence[Any]) -> None:

@@ -18,3 +18,7 @@ Checkpoint = Annotated[
     str, typer.Option(help="Of a run: newest, best (by its validation score) or a step.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Print every message, and all metrics at the end.")
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and the run folder only.")]

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from plugrl.commands._run_arguments import Quiet, RunsFolder, Verbose
+
 CONTEXT_SETTINGS = {"allow_extra_args": True}
 EXAMPLES = """
 plugrl resume runs/quickstart/20260101-120000-a1b2c3
@@ -18,12 +20,15 @@ def command(
     run: Annotated[
         str, typer.Argument(help="Path, id or start of the id of a run, or latest.", metavar="RUN")
     ],
-    runs_folder: Annotated[str, typer.Option(help="Where runs are looked up.")] = "runs",
+    runs_folder: RunsFolder = "runs",
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
     """Continue a run from its newest checkpoint, or from the start when it has none."""
     from pathlib import Path
 
-    from plugrl.commands._output import emit_runs, show_progress
+    from plugrl.commands._output import set_verbosity
+    from plugrl.commands._summary import emit_summaries
     from plugrl.core.errors import UsageError
     from plugrl.core.experiment import resume
     from plugrl.core.run.folder import find
@@ -35,5 +40,5 @@ def command(
             f"{folder / 'config.yaml'} before, or begin another run with plugrl train "
             f"{folder / 'config.yaml'} {' '.join(context.args)}"
         )
-    show_progress()
-    emit_runs([resume(folder)])
+    verbosity = set_verbosity(verbose=verbose, quiet=quiet)
+    emit_summaries([resume(folder)], verbosity)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from plugrl.commands._run_arguments import AsJson
+
 EXAMPLES = """
 plugrl sweep quickstart trainer.phases.1.models.policy.train.learning_rate=5e-4,1e-3 --seeds 3
 plugrl sweep experiment.yaml trainer.algorithm.advantage=grpo,rloo data.batch_size=16,32
@@ -34,7 +36,11 @@ def command(
             help="Further folder in which `defaults` are looked up.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print every message.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and the table.")] = (
+        False
+    ),
 ) -> None:
     """Train every combination of the values and print mean and deviation over the seeds.
 
@@ -44,13 +50,14 @@ def command(
     """
     import logging
 
-    from plugrl.commands._output import emit_table, note, show_progress
+    from plugrl.commands._output import emit_table, note, set_verbosity
     from plugrl.core.errors import UsageError
     from plugrl.core.sweep import FinishedRun, plan_runs, table, train_runs, unknown_metric
 
-    show_progress()
+    set_verbosity(verbose=verbose, quiet=quiet)
     plan = plan_runs(config, grid or [], seeds, config_path=config_path or [], metrics=metric or [])
-    note(f"{len(plan)} runs: {len(plan) // seeds} combinations with {seeds} seed(s) each")
+    if not quiet:
+        note(f"{len(plan)} runs: {len(plan) // seeds} combinations with {seeds} seed(s) each")
     ended: list[FinishedRun] = []
     try:
         for one in train_runs(plan):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plugrl.commands._run_arguments import Quiet, Verbose
+
 if TYPE_CHECKING:
     from plugrl.core.experiment import Experiment
 
@@ -37,9 +39,12 @@ def command(
             help="Further folder in which `defaults` are looked up.",
         ),
     ] = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train as a configuration says, in a new run folder."""
-    from plugrl.commands._output import emit_runs, show_progress
+    from plugrl.commands._output import set_verbosity
+    from plugrl.commands._summary import emit_summaries
     from plugrl.core.experiment import prepare, start
 
     words, paths = overrides or [], config_path or []
@@ -50,15 +55,16 @@ def command(
         report(experiment, as_json=False)
         _try(experiment)
         return
-    show_progress()
+    verbosity = set_verbosity(verbose=verbose, quiet=quiet)
     experiment = prepare(config, words, config_path=paths, setup=True)
     experiment.warn_unchecked()
     if seeds == 1:
-        emit_runs([start(experiment)])
+        emit_summaries([start(experiment)], verbosity)
         return
     first = int(experiment.validated.tree["seed"])
     numbered = ([*words, f"seed={seed}"] for seed in range(first, first + seeds))
-    emit_runs([start(prepare(config, given, config_path=paths, setup=True)) for given in numbered])
+    trained = [start(prepare(config, given, config_path=paths, setup=True)) for given in numbered]
+    emit_summaries(trained, verbosity)
 
 
 def _try(experiment: Experiment) -> None:

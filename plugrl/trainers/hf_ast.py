@@ -15,6 +15,7 @@ import torch
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.atomic_writes import disk_error, replace_folder, restore_folder
+from plugrl.core.run.progress import DETAIL
 from plugrl.core.text.dialogue.evaluation.evaluation import held_out
 from plugrl.core.text.evaluate.scores import headline
 from plugrl.core.text.learn.optimizer import ScheduleConfig
@@ -276,7 +277,7 @@ class HFASTTrainer(HarnessTrainer):
         if self._context is not None:
             self._report_evaluation(step, found, trees, "development")
         else:
-            logger.info("step %d: %s", step, headline(found))
+            logger.info("step %d: %s", step, headline(found), extra=DETAIL)
         by = self.options.best_by
         score = found.get(f"dev/{by}")
         if score is None:

@@ -104,6 +104,7 @@ class RewardModelTrainer(PreferenceTrainer):
     Config: ClassVar[type] = RewardModelConfig
     gives = ("preferred",)
     signal = "preferred"
+    generates = False
     #: Sections with which the conformance kit trains it.
     conformance: ClassVar[Mapping[str, Any]] = {
         **JUDGED,

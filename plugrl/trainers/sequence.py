@@ -73,22 +73,6 @@ class _PhaseGuards:
         self._guards.keep(self._offset + step, what, contents)
 
 
-class _PhaseBar:
-    """A bar that counts the run's steps."""
-
-    def __init__(self, bar: Any, offset: int) -> None:
-        self._bar = bar
-        self._offset = offset
-
-    def update(self, completed: int, **fields: Any) -> None:
-        """Show that the phase has completed so many steps."""
-        self._bar.update(self._offset + completed, **fields)
-
-    def close(self) -> None:
-        """End the bar."""
-        self._bar.close()
-
-
 class _PhaseRun:
     """The run as a phase sees it: the phase counts its steps from 0, the run goes on counting."""
 
@@ -113,13 +97,15 @@ class _PhaseRun:
         self._run.log(self._offset + step, {**metrics, "phase": self.phase_number})
 
     def label(self, step: int) -> str:
-        """How messages name a step of the phase: the phase, and the step of the run."""
-        return f"{self._name}: {self._run.label(self._offset + step)}"
+        """How messages name a step of the phase: as it counts them, and as the run does."""
+        of_run = f" ({self._run.label(self._offset + step)} of the run)" if self._offset else ""
+        return f"{self._name}: step {step}{of_run}"
 
     def progress(self, description: str, total: int | None = None) -> Any:
-        """Start a bar that is named after the phase and counts the run's steps."""
-        last = None if total is None else self._offset + total
-        return _PhaseBar(self._run.progress(f"{self._name}: {description}", last), self._offset)
+        """Start a bar that is named after the phase and counts its steps, as it configures them."""
+        # What all trainers call the bar of their steps tells nothing beside the name of a phase.
+        name = self._name if description == "Training" else f"{self._name}: {description}"
+        return self._run.progress(name, total)
 
     def sample(self, name: str, record: Mapping[str, Any]) -> None:
         """Append a record; the step that it names is one of the phase."""

@@ -118,8 +118,8 @@ def test_an_unknown_metric_costs_no_table(file, capsys):
     # As a warning after the first of two runs, and at the end.
     assert [line.split(":")[0] for line in lines] == ["warning", "error"]
     assert all("did you mean train/loss?" in line for line in lines)
-    ends = [i for i, line in enumerate(err.splitlines()) if "run done" in line]
-    assert ends[0] < err.splitlines().index(lines[0]) < ends[1]
+    begins = [i for i, line in enumerate(err.splitlines()) if "run folder" in line]
+    assert begins[0] < err.splitlines().index(lines[0]) < begins[1]
 
 
 # The run of one step has 16 attempts, with its validations.

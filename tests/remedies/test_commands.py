@@ -130,6 +130,7 @@ def test_of_two_packages_with_one_name_the_package_is_written_too(other, monkeyp
 OF_RUNS = [
     ("train own.yaml --multirun", "plugrl sweep FILE KEY=A,B",
      told("sweep", FILE="own.yaml", KEY="data.batch_size", A="2", B="4")),
+    ("train own.yaml -v -q", "-v and -q exclude each other; leave one out", "train own.yaml -q"),
     ("resume latest seed=1", "or begin another run with plugrl train", told("train .*?")),
     ("runs list --state faild", "there is no state", meant("runs list --state {}")),
     ("runs list --runs-folder nowhere", "check --runs-folder", "runs list --runs-folder runs"),

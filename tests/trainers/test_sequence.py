@@ -29,16 +29,20 @@ def tree(config):
 
 
 @pytest.mark.integration
-def test_progress_and_log_name_the_phase_and_count_the_run(tree, capfd, caplog):
+def test_progress_counts_the_steps_of_the_phase_and_the_log_those_of_the_run_too(
+    tree, capfd, caplog
+):
     caplog.set_level("INFO", "plugrl")
     start(prepare(tree(settings={"progress": "plain"})))
-    # The second phase begins with its own first validation, step 3 of the run.
+    # The second phase begins with its own first validation, step 3 of the run, which is no step
+    # of training.
     bars = [line.split("  ")[0] for line in capfd.readouterr().err.splitlines() if "/" in line]
-    assert [b for b in bars if b.startswith("learn")] == ["learn: Training: 2/2"]
-    assert [b for b in bars if b.startswith("reinforce")] == ["reinforce: Training: 6/6"]
+    assert [b for b in bars if b.startswith("learn")] == ["learn: 2/2"]
+    assert [b for b in bars if b.startswith("reinforce")] == ["reinforce: 3/3"]
     said = [m for m in caplog.messages if "validation/reward" in m]
     assert [m.split(": v")[0] for m in said] == [
-        f"{phase}: step {step}" for step in range(7) for phase in [["learn", "reinforce"][step > 2]]
+        *(f"learn: step {step}" for step in range(3)),
+        *(f"reinforce: step {step} (step {step + 3} of the run)" for step in range(4)),
     ]
 
 

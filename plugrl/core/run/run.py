@@ -42,7 +42,8 @@ from plugrl.core.run.initialization import (
 from plugrl.core.run.loaded_state import restore_state
 from plugrl.core.run.process.heap import GarbageCollection
 from plugrl.core.run.process.signals import SignalWatch, write_stderr
-from plugrl.core.run.progress import Bar, Progress
+from plugrl.core.run.progress import DETAIL, Bar, Progress
+from plugrl.core.run.records.headline import headline_metric
 from plugrl.core.run.records.records import RunRecords, State, Status, plain_numbers
 from plugrl.core.run.records.timeline import Timeline
 from plugrl.core.run.report.live import LiveReport
@@ -126,7 +127,8 @@ class Run(RenamedMethods):
         self.timeline = Timeline(folder)
         self.garbage = GarbageCollection()
         self._trackers = TrackerGroup(trackers, self.settings.tracker_timeout)
-        self._progress = Progress(self.settings.progress)
+        self._latest: dict[str, float | int] = {}
+        self._progress = Progress(self.settings.progress, self._headline)
         self._schedule = CheckpointSchedule(
             self.settings.checkpoint_every, self.settings.checkpoint_minutes
         )
@@ -306,7 +308,7 @@ class Run(RenamedMethods):
             )
             checkpoint.prune(self._checkpoints, self.settings.keep_checkpoints)
         self._saved = self._ended
-        log.info("saved %s", path.name)
+        log.info("saved %s", path.name, extra=DETAIL)
         self._call_hooks("plugrl_checkpoint_saved", run=self, step=self._ended, path=path)
         return path
 
@@ -394,6 +396,7 @@ class Run(RenamedMethods):
         """Write metrics in the middle of a step, such as those of an evaluation."""
         numbers = self._numbers(metrics)
         self._start_trackers()
+        self._latest |= numbers
         self._records.metrics(step, numbers)
         self._trackers.log(step, numbers)
 
@@ -450,7 +453,11 @@ class Run(RenamedMethods):
     @contextmanager
     def _phase(self, name: str, step: int) -> Iterator[None]:
         seconds = self.settings.deadlines.get(name, self.settings.deadline)
-        with self._deadlines.phase(name, seconds), self.timeline.span("trainer", name, step=step):
+        with (
+            self._deadlines.phase(name, seconds),
+            self.timeline.span("trainer", name, step=step),
+            self._progress.at(name),
+        ):
             yield
 
     def _honour_stop_between_steps(self) -> None:
@@ -469,6 +476,11 @@ class Run(RenamedMethods):
     def progress(self, description: str, total: int | None = None) -> Bar:
         """Start a progress bar: ``update(completed, **numbers)`` and ``close()``."""
         return self._progress.bar(description, total)
+
+    def _headline(self) -> dict[str, float | int]:
+        """The latest value of the metric by which the run is judged, if there is one yet."""
+        metric = headline_metric(self._status.fields, self._latest)
+        return {} if metric is None else {metric: self._latest[metric]}
 
     def keep(self, name: str, make: Callable[[], Item]) -> Item:
         """The resource called ``name``, made by ``make`` on first use.
@@ -499,6 +511,7 @@ class Run(RenamedMethods):
         # After the status: from here on a signal ends the run through it.
         self._signals.install()
         self._active = True
+        self._progress.start()
         try:
             self._call_hooks("plugrl_run_start", run=self)
         except BaseException as error:

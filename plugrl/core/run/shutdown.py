@@ -24,6 +24,7 @@ from plugrl.core.plugins.user_code.error_location import TRACE
 from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.lock import RunLock
 from plugrl.core.run.process.signals import exit_code, exit_soon, write_stderr
+from plugrl.core.run.progress import DETAIL
 from plugrl.core.run.records.records import State, Status, now
 from plugrl.core.run.report.live import LiveReport
 from plugrl.core.run.report.page import REPORT_FILE
@@ -119,7 +120,7 @@ class Shutdown:
         if error is not None and outcome == "failed":
             self._log_failure(step, error)
         else:
-            log.info("run %s at step %d", outcome, step)
+            log.info("run %s at step %d", outcome, step, extra=DETAIL)
         self._status.end(outcome, line)
         if self._handler is not None:
             logging.getLogger("plugrl").removeHandler(self._handler)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.run.progress import DETAIL
 from plugrl.core.tensordict.agents.acting import acting_for
 from plugrl.core.tensordict.agents.agent import Agent
 from plugrl.core.tensordict.agents.loading import learning_state, restore_learning, restore_policies
@@ -338,7 +339,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         name = self.scenario_instance.test_environment.score or "mean_episode_return"
         self._score_name = f"validation/{name}"
         score = scores[self._score_name]
-        logger.info("%s: %s %.4g", self.run.label(iteration), self._score_name, score)
+        where = self.run.label(iteration)
+        logger.info("%s: %s %.4g", where, self._score_name, score, extra=DETAIL)
         self.run.report_score(score, self._score_name)
         self.run.hooks.call("plugrl_evaluation_end", run=self.run, step=iteration, metrics=scores)
         return metrics | scores

@@ -75,6 +75,8 @@ class TrajectoryTrainer(Trainer):
     sections: ClassVar[Mapping[str, Any]] = TEXT
     #: Whether the algorithm learns from rewards, so that dead or missing ones are a fault.
     uses_rewards: ClassVar[bool] = True
+    #: Whether the trained model answers prompts; False: it scores answers.
+    generates: ClassVar[bool] = True
     #: The metric of the first split that is the score of a step.
     score: ClassVar[str] = "reward"
     #: Whether validations report what attempts do and no more; otherwise their metrics show when
@@ -461,7 +463,13 @@ class TrajectoryTrainer(Trainer):
                 )
 
     def _progress_numbers(self) -> dict[str, float]:
-        return {k: v for k, v in self._last_metrics.items() if k.endswith(("reward", "loss"))}
+        """Beside the headline: what it learns from first, then the rest."""
+        found = {k: v for k, v in self._last_metrics.items() if k.endswith(("reward", "loss"))}
+        family = "rollout/" if self.uses_rewards else "train/"
+        if not self.uses_rewards:
+            # Worked solutions get none, which would be shown as 0.
+            found.pop("rollout/reward", None)
+        return dict(sorted(found.items(), key=lambda item: not item[0].startswith(family)))
 
     def state_dict(self) -> dict[str, Any]:
         """Models, optimizers, data position, probe and counters."""

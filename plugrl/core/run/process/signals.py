@@ -159,10 +159,21 @@ def exit_code(number: signal.Signals) -> int:
     return _CODES[number]
 
 
+#: Whether the last line of the terminal is a status line, which would be glued to what is written.
+_status_line = False
+
+
+def mark_status_line(is_there: bool) -> None:
+    """Say whether a status line stands on the terminal, for :func:`write_stderr`."""
+    global _status_line
+    _status_line = is_there
+
+
 def write_stderr(text: str) -> None:
     """Write a line to standard error, bypassing Python's buffers, whose locks may be held."""
+    erased = b"\r\x1b[2K" if _status_line else b""
     with contextlib.suppress(OSError):
-        os.write(2, text.encode("utf-8", "replace") + b"\n")
+        os.write(2, erased + text.encode("utf-8", "replace") + b"\n")
 
 
 def exit_soon(code: int, seconds: float = 5.0) -> None:

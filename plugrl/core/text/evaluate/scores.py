@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.run.progress import DETAIL
 from plugrl.core.text.evaluate.validation import REFERENCE
 from plugrl.core.wording import bounded, did_you_mean
 
@@ -68,7 +69,7 @@ def report_evaluation(
         samples: what is kept of it.
         name: of the file of samples.
     """
-    logger.info("%s: %s", run.label(step), headline(scores))
+    logger.info("%s: %s", run.label(step), headline(scores), extra=DETAIL)
     for sample in samples:
         run.sample(name, sample)
     run.hooks.call("plugrl_evaluation_end", run=run, step=step, metrics=scores)
