@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
+import inspect
 import pkgutil
+import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -39,6 +43,10 @@ def find(name: str) -> tuple[ModuleType, Any]:
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
+        except ModuleNotFoundError as error:
+            # A package may import its modules when they are asked for; this frame asked.
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise ConfigError(_not_found(f"{where}.{part}", error)) from error
         except AttributeError:
             known = [each for each in dir(found) if not each.startswith("_")]
             close = did_you_mean(part, known)
@@ -64,7 +72,24 @@ def call(name: str, factory: Callable[..., Any], options: Mapping[str, Any], **m
         raise
     except (Exception, SystemExit) as error:
         given = f" with env_kwargs {dict(options)}" if options else ""
-        raise ConfigError(f"{name} cannot be built{given}: {one_line(error)}") from error
+        meant = meant_argument(error, factory)
+        raise ConfigError(f"{name} cannot be built{given}: {one_line(error)}{meant}") from error
+
+
+def meant_argument(error: BaseException, factory: Callable[..., Any]) -> str:
+    """``"; did you mean NAME?"`` of an argument that a class or function does not take; or ""."""
+    refused = re.search(r"^(\w+)\S* got an unexpected keyword argument '(\w+)'", str(error))
+    if refused is None or not isinstance(error, TypeError):
+        return ""
+    # A function that hands its arguments on calls the class that refused one of them.
+    callers = (frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__))
+    called = (caller[refused[1]] for caller in callers if refused[1] in caller)
+    names: set[str] = set()
+    for each in filter(callable, (factory, *called)):
+        with contextlib.suppress(TypeError, ValueError):
+            made = each.__init__ if inspect.isclass(each) else each
+            names.update(inspect.signature(made).parameters)
+    return did_you_mean(refused[2], names - {"self"}, 1)
 
 
 def _some(known: list[str]) -> str:

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from transformers import AutoConfig, PretrainedConfig
 
 from plugrl.core.errors import ConfigError
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer
+from plugrl.plugins.transformers.outline import misspelt_keys
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
 
 
@@ -47,6 +49,40 @@ def test_a_configuration_that_makes_no_model_is_named(spec):
         load_model(spec(config={"model_type": "no_such_model"}))
     with pytest.raises(ConfigError, match=r"tokenizer\.characters is needed"):
         load_model(spec(tokenizer={"characters": None}))
+
+
+@pytest.mark.parametrize(
+    ("key", "close"),
+    [
+        ("hidden_sise", "hidden_size"),
+        ("num_hidden_layer", "num_hidden_layers"),
+        ("tie_word_embedding", "tie_word_embeddings"),
+        # Of no version or family, but of nobody's making either.
+        ("my_key", None),
+        # What other families and versions read, and how pages of the hub are copied.
+        *((key, None) for key in ("use_sliding_window", "rope_theta", "n_layer", "torch_dtype")),
+        *((key, None) for key in ("attn_implementation", "_name_or_path", "architectures")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_a_key_like_one_of_the_configuration_is_told(kind, key, close):
+    config = AutoConfig.for_model(kind)
+    found = dict(misspelt_keys(config, [key]))
+    assert found == ({key: close} if close else {})
+
+
+def test_keys_of_a_configuration_of_somebody_are_taken():
+    class OwnConfig(PretrainedConfig):
+        model_type = "own"
+        hidden_size = 8
+
+    assert list(misspelt_keys(OwnConfig(hidden_sise=8), ["hidden_sise"])) == []
+
+
+def test_known_keys_of_families_are_no_slips():
+    for kind in ("llama", "qwen3", "qwen2", "mistral", "gemma2", "gpt2", "gpt_neox", "phi3", "opt"):
+        config = AutoConfig.for_model(kind)
+        assert list(misspelt_keys(config, config.to_dict())) == []
 
 
 def test_characters_are_single_tokens():

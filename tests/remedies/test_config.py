@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import pytest
-from remedies import TEXT, Row, has, row, tiered, tried, untried
+import yaml
+from remedies import MODEL, TEXT, Row, has, row, tiered, tried, untried
 from trials import Read, Trial, refused, section, tiered_trials
 
 import plugrl
@@ -218,8 +219,33 @@ _READY = "trajectory_pool.check_batch_ready_function"
 _SIZE = "trajectory_pool.batch_size"
 _JOBS = "arithmetic_claims_ei"
 #: What schemas and the check of the whole tree recommend.
+_SOURCE = yaml.safe_dump(MODEL["source"], default_flow_style=True, width=9999).strip()
 OF_CHECKS: list[Row] = [
     row("seed=???", "write a value", "-seed seed=1"),
+    *(
+        row(f"settings.{key}={folder}", says, f"settings.{key}=runs")
+        for key in ("runs_folder", "checkpoint_path")
+        for folder, says in (
+            ("/dev/null", "{} is not a folder; {}"),
+            ("/proc/runs", "{} is not writable; change its permissions or {}"),
+            ("x" * 300, "{} is longer than file systems allow; {}"),
+            (r'"a\0b"', "has a null character, which no path has; {}"),
+        )
+    ),
+    row(r'environment.variables={A: "\0"}', "which no variable can hold; leave it out"),
+    *(
+        row(
+            "models.reference.source=${models.policy.source}"
+            " models.reference.source.config.hidden_size=16",
+            "so that no key below it can be set; write {}={...} with all of its keys, or set keys",
+            f"-models.reference.source.config.hidden_size {edit}",
+            base="frozen",
+        )
+        for edit in (
+            f"models.reference.source={_SOURCE}",
+            "models.policy.source.config.hidden_size=16",
+        )
+    ),
     row("seed=1.0", "must be a whole number, not 1.0; write {}"),
     row("seed=１", "; write {}"),
     row("rollout_worker.temperature=1_0", "must be a number, not '1_0'; write {}"),
@@ -567,6 +593,7 @@ _EXPORT = ", let environment.setup_script export it (plugrl validate --setup run
 #: Texts that are short, by their files: what the rows above say of them is in many texts.
 SHORT = {
     "core/config/aliases: leave it out",
+    "core/config/sources/files: name another folder",
     "core/config/sources/lookup: ; did you mean {}?",
     "core/config/sources/origins: ; did you mean {}?",
     "core/config/validated: ; did you mean {}?",

@@ -50,6 +50,11 @@ _VLLM = f"{_ASK}={{type: openai, base_url: 'http://127.0.0.1:1/v1', engine: vllm
 _TINKER = "{type: tinker, base_model: x, base_url: 'http://127.0.0.1:1'}"
 _OWN = "models.reference.inference"
 ROWS: list[Row] = [
+    row(
+        "models.policy.source.config.head_dims=8",
+        "{} has no such key; did you mean {}?",
+        "-models.policy.source.config.head_dims models.policy.source.config.head_dim=8",
+    ),
     *(
         row(
             f"{_VLLM} {_ASK}.engine=generic",

@@ -85,6 +85,36 @@ def test_faults_of_a_configuration_name_the_setting_and_the_remedy(scenario, mes
 
 
 @pytest.mark.parametrize(
+    ("scenario", "written", "meant"),
+    [
+        ({"type": "gymnasium", "id": "CartPole-v1"}, "sutton_barto", "sutton_barto_reward"),
+        ({"type": "pettingzoo", "environment": CARTPOLES}, "max_step", "max_steps"),
+        # A function that hands its arguments on to a class.
+        ({"type": "pettingzoo", "environment": "tictactoe_v3"}, "render_mod", "render_mode"),
+        ({"type": "torchrl", "environment": "torchrl.envs:PendulumEnv"}, "sed", "seed"),
+        ({"type": "gymnasium", "id": "CartPole-v1"}, "xyz", None),
+    ],
+)
+def test_an_argument_that_an_environment_does_not_take_is_told(scenario, written, meant):
+    found = faults(scenario | {"env_kwargs": {written: 1}})
+    assert f"unexpected keyword argument '{written}'" in found
+    close = found.partition("; did you mean ")[2]
+    assert close == (f"{meant}?" if meant else "")
+
+
+def test_what_a_package_imports_when_asked_for_it_may_be_missing(tmp_path, monkeypatch):
+    package = tmp_path / "lazy_games"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import importlib\n\ndef __getattr__(name):\n    import nowhere_there\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = faults({"type": "pettingzoo", "environment": "lazy_games:Game"})
+    assert "lazy_games.Game needs nowhere_there" in found
+    assert "which is not installed; install the package that has it" in found
+
+
+@pytest.mark.parametrize(
     ("scenario", "fault"),
     [
         ({"type": "pettingzoo", "environment": CARTPOLES}, None),

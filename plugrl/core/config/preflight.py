@@ -10,12 +10,14 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.config.bad import Touched
 from plugrl.core.config.hidden import without_credentials
 from plugrl.core.config.names import agent_fault, model_fault, names_in, split_fault
 from plugrl.core.config.schemas.sections import PHASE_NAMES
+from plugrl.core.config.sources.files import folder_fault
 from plugrl.core.config.sources.origins import (
     COMMAND_LINE,
     PYTHON,
@@ -32,6 +34,7 @@ from plugrl.core.plugins.user_code.error_location import (
     raised_at,
     source_location,
 )
+from plugrl.core.plugins.user_code.working_folder import absolute_path
 from plugrl.core.wording import close_names, did_you_mean
 
 if TYPE_CHECKING:
@@ -132,7 +135,7 @@ def _found(
     registry: Registry,
     ask: Callable[[ValidatedConfig, Registry, str, Any], Iterable[Finding]],
 ) -> Iterator[Fault]:
-    settings = (*_device(validated), *_deadlines(validated))
+    settings = (*_device(validated), *_deadlines(validated), *_folders(validated))
     faults = [Fault(path, _origin(validated, path), text) for path, text in settings]
     told = set()
     for path, record in validated.records.items():
@@ -261,6 +264,19 @@ def _deadlines(validated: ValidatedConfig) -> Iterator[Finding]:
         if name not in PHASE_NAMES and (own or close):
             names = close or f"; phases: {', '.join(PHASE_NAMES)}"
             yield f"settings.deadlines.{name}", f"no phase has this name{names}"
+
+
+def _folders(validated: ValidatedConfig) -> Iterator[Finding]:
+    """Folders in which a run could not be made."""
+    section = validated.tree.get("settings")
+    given = section if isinstance(section, dict) else {}
+    for key, what, path in (
+        ("runs_folder", "run", absolute_path(str(given.get("runs_folder", "runs")))),
+        ("checkpoint_path", "checkpoint", Path(str(given.get("checkpoint_path"))).expanduser()),
+    ):
+        fault = folder_fault(path.absolute()) if given.get(key) else None
+        if fault is not None:
+            yield f"settings.{key}", f"cannot make the {what} folder: {fault}"
 
 
 def device_fault(name: str) -> str | None:

@@ -16,7 +16,7 @@ from plugrl.core.run.process import threads
 from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, memory_shortage
 from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
-from plugrl.plugins.transformers.outline import parameter_count
+from plugrl.plugins.transformers.outline import misspelt_keys, parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 
 if TYPE_CHECKING:
@@ -149,9 +149,15 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
         # A configuration alone may list its layers, which takes for ever.
         return
     try:
-        AutoConfig.for_model(options.pop("model_type"), **options)
+        config = AutoConfig.for_model(options.pop("model_type"), **options)
     except Exception as error:
         yield f"{where}.config", _line(error)
+        return
+    for key, close in misspelt_keys(config, options):
+        yield (
+            f"{where}.config.{key}",
+            f"{type(config).__name__} has no such key; did you mean {close}?",
+        )
 
 
 def _size_faults(model: Any, options: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.hub import model_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: No model has more; their names alone would take minutes.
 _MOST_LAYERS = 10_000
 #: Options that hold an entry for each layer.
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
+#: Families whose keys stand in configurations of others too, where nothing reads them.
+_FAMILIES = ("llama", "qwen3", "mixtral", "gemma2", "gpt2")
 
 
 def _configuration(source: Any, *, layers: bool = False) -> Any:
@@ -28,6 +32,40 @@ def _configuration(source: Any, *, layers: bool = False) -> Any:
         options = {k: v for k, v in options.items() if k not in _BY_LAYER}
         options["num_hidden_layers"] = 1
     return AutoConfig.for_model(options.pop("model_type"), **options)
+
+
+def misspelt_keys(config: Any, written: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Keys that a configuration took though it knows none of the name, each with the close one.
+
+    Its class keeps any key. One that resembles none may be read by somebody else, and classes that
+    are not part of ``transformers`` may read keys that they do not declare.
+
+    Args:
+        config: of a model.
+        written: the keys that it was made of.
+    """
+    from transformers import CONFIG_MAPPING
+
+    kind = type(config)
+    if not kind.__module__.startswith("transformers."):
+        return
+    known = _keys(kind)
+    elsewhere = known.union(*(_keys(CONFIG_MAPPING[name]) for name in _FAMILIES))
+    for key in written:
+        if key in elsewhere or key.startswith("_") or key == "model_type":
+            continue
+        # Those of other versions are longer or shorter by a word.
+        alike = [name for name in known if abs(len(name) - len(key)) <= 2]
+        for close in difflib.get_close_matches(key, alike, 1, 0.85):
+            yield key, close
+
+
+def _keys(kind: type) -> set[str]:
+    declared = {name for each in kind.__mro__ for name in inspect.get_annotations(each)}
+    names = {*dir(kind), *declared, *inspect.signature(kind).parameters}
+    return {name for name in names if not name.startswith("_")} | set(
+        getattr(kind, "attribute_map", ())
+    )
 
 
 def context_length(source: Any) -> int | None:

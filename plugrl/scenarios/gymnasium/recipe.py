@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.loading import import_exported
 from plugrl.core.plugins.user_code.error_location import one_line, raised_at
 from plugrl.core.wording import close_names
-from plugrl.scenarios.import_by_name import find
+from plugrl.scenarios.import_by_name import find, meant_argument
 
 #: The extra of plugrl with what environments of a module need.
 _EXTRAS = {
@@ -112,7 +112,15 @@ class Recipe:
         if isinstance(error, (ImportError, gymnasium.error.DependencyNotInstalled)):
             return ConfigError(f"environment {self.id} {_needs(self.spec, error)}")
         at = raised_at(error, {str(self.spec.entry_point).partition(".")[0]})
-        what = f"{one_line(error)}{f' at {at}' if at else ''}"
+        entry = self.spec.entry_point
+        factory = load_env_creator(entry) if isinstance(entry, str) else entry
+        meant = meant_argument(error, factory) if factory else ""
+        # An argument that is not taken was refused by gymnasium, not by code of the environment.
+        what = (
+            one_line(error).partition(" was raised from")[0] + meant
+            if meant
+            else (f"{one_line(error)}{f' at {at}' if at else ''}")
+        )
         given = f" with env_kwargs {dict(self.options)}" if self.options else ""
         return ConfigError(f"environment {self.id} cannot be made{given}: {what}")
 

@@ -337,6 +337,48 @@ def test_what_refers_to_a_value_names_the_place_that_wrote_it(files, text, place
     assert origins["x",].layer > origins["a", "b"].layer
 
 
+REFERRING = "a: {b: {c: 1, d: 2}}\nx: ${a.b}\ny: {c: 5}\n"
+
+
+@pytest.mark.parametrize(
+    ("override", "key"), [("x.c=3", "x.c"), ("x.d.e=3", "x.d"), ("x.0=3", "x.0")]
+)
+def test_a_key_below_a_reference_is_refused(files, override, key):
+    files(a=REFERRING)
+    composed = compose("a.yaml", [override])
+    assert lines(composed) == [
+        f"{key} (command line): x refers to a.b, so that no key below it can be set; write "
+        "x={...} with all of its keys, or set keys of a.b"
+    ]
+    assert composed.tree["x"] == {"c": 1, "d": 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["x={c: 3}"], {"x": {"c": 3}}),
+        (["a.b.c=3"], {"x": {"c": 3, "d": 2}}),
+        (["y=${a.b}"], {"y": {"c": 1, "d": 2}}),
+        (["x=null", "x.c=3"], {"x": {"c": 3}}),
+        # What comes from the environment is the name of a type.
+        (["y=${oc.env:NOPE_,toy}"], {"y": {"type": "toy", "c": 5}}),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_references_and_mappings_replace_each_other(files, overrides, expected):
+    files(a=REFERRING)
+    composed = compose("a.yaml", overrides)
+    assert lines(composed) == []
+    assert {key: composed.tree[key] for key in expected} == expected
+
+
+def test_a_mapping_of_a_file_replaces_a_reference(files):
+    files(low=REFERRING, a="defaults: [low]\nx: {c: 7}\ny: ${a.b}\n")
+    composed = compose("a.yaml")
+    assert lines(composed) == []
+    assert composed.tree == {"a": {"b": {"c": 1, "d": 2}}, "x": {"c": 7}, "y": {"c": 1, "d": 2}}
+
+
 def test_interpolation_sees_overrides(files):
     files(a="a: 1\nb: ${a}")
     assert compose("a.yaml", ["a=2"]).tree == {"a": 2, "b": 2}

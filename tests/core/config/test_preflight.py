@@ -1,12 +1,14 @@
 """What `validate` finds besides the schemas, and that a refused configuration starts nothing."""
 
 import json
+import os
 
 import forking
 import pytest
 import yaml
 
 from plugrl.cli import main
+from plugrl.core.config.sources.files import folder_fault
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.experiment import prepare
 from plugrl.testing import tiny
@@ -318,3 +320,58 @@ def test_sections_of_a_trainer_that_cannot_be_imported_are_no_faults(tmp_path):
     del tree["data"]
     with pytest.raises(PluginError, match="nowhere_there"):
         prepare(tree)
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("/dev/null", "/dev/null is not a folder; name another folder"),
+        ("/dev/null/below", "/dev/null is not a folder"),
+        ("/proc/runs", "/proc is not writable"),
+        ("/sys", "/sys is not writable"),
+        ("a\0b", "has a null character, which no path has"),
+        ("x" * 300, "is longer than file systems allow"),
+        ("missing/" + "x" * 300, "is longer than file systems allow"),
+        ("a/" * 2000, "is longer than file systems allow"),
+        ("taken/runs", "taken is not a folder"),
+        ("nowhere/runs", "nowhere: No such file or directory"),
+    ],
+    ids=lambda value: value[:16],
+)
+@pytest.mark.parametrize("key", ["runs_folder", "checkpoint_path"])
+def test_folders_in_which_no_run_can_be_made(faults, tmp_path, monkeypatch, key, folder, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+    (tmp_path / "nowhere").symlink_to("nothing")
+    (found,) = faults(settings={key: folder})
+    assert found.startswith(f"settings.{key} (Python): cannot make the ")
+    assert says in found
+    assert len(found) < 700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which root alone may")
+def test_a_folder_of_another_user_is_told(tmp_path):
+    os.seteuid(65534)
+    try:
+        found = folder_fault(tmp_path / "new")
+    finally:
+        os.seteuid(0)
+    assert found.endswith(" is not writable; change its permissions or name another folder")
+
+
+def test_folders_that_can_be_made_are_no_faults_and_are_not_made(faults, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    for name in ("there", "link", "a/b/c", "link/x"):
+        assert faults(settings={"runs_folder": str(tmp_path / name)}) == []
+    assert faults(settings={"checkpoint_path": "~/checkpoints"}) == []
+    assert not (tmp_path / "a").exists()
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_variable_that_cannot_be_set_is_told(faults):
+    (found,) = faults(environment={"variables": {"A": "x", "B": "y\0z"}})
+    assert found == (
+        "environment (Python): variables.B has a null character, which no variable can hold; "
+        "leave it out"
+    )

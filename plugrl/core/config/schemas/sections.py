@@ -40,6 +40,12 @@ class EnvironmentConfig:
                     f"variables has {name!r}, which is no name of an environment variable; leave "
                     "out =, spaces and line breaks"
                 )
+        for name, value in self.variables.items():
+            if "\0" in value:
+                raise ConfigError(
+                    f"variables.{name} has a null character, which no variable can hold; leave it "
+                    "out"
+                )
 
 
 @dataclass

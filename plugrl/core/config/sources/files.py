@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plugrl.core.config.sources.origins import Origin
 from plugrl.core.errors import ConfigError
+from plugrl.core.plugins.user_code.working_folder import display_path
 
 
 def is_code_file(text: str) -> bool:
@@ -41,6 +42,42 @@ def _candidates(text: str, origin: Origin | None) -> list[Path]:
     path = Path(text).expanduser()
     folders = [origin.folder] if origin is not None and origin.folder is not None else []
     return [folder / path for folder in folders] + [Path.cwd() / path]
+
+
+#: Where the kernel makes the files.
+_OF_THE_KERNEL = (Path("/proc"), Path("/sys"))
+#: Bytes of a folder's path: Linux allows 4,096 for a file in it.
+_LONGEST_PATH = 3500
+
+
+def _size(name: str) -> int:
+    return len(os.fsencode(name))
+
+
+def folder_fault(path: Path) -> str | None:
+    """Why no folder can be made at ``path``, nor files in one that is there; None: it can.
+
+    Nothing is written to find out.
+    """
+    remedy = "name another folder"
+    if "\0" in str(path):
+        return f"{str(path)!r} has a null character, which no path has; {remedy}"
+    if max(map(_size, path.parts)) > 255 or _size(str(path)) > _LONGEST_PATH:
+        return f"{path} is longer than file systems allow; {remedy}"
+    above = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    shown = display_path(above)
+    try:
+        mode = os.stat(above).st_mode
+    except OSError as error:
+        return f"{shown}: {error.strerror}; {remedy}"
+    if not stat.S_ISDIR(mode):
+        return f"{shown} is not a folder; {remedy}"
+    # Root may write anywhere, but for folders of which the system itself makes the files.
+    kernel = any(above.resolve().is_relative_to(each) for each in _OF_THE_KERNEL)
+    effective = os.access in os.supports_effective_ids
+    if kernel or not os.access(above, os.W_OK | os.X_OK, effective_ids=effective):
+        return f"{shown} is not writable; change its permissions or {remedy}"
+    return None
 
 
 #: Bytes of such a file: a hundred times what anybody has written by hand.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plugrl.core.config.canonical import MOVES
-from plugrl.core.config.sources.merge import Layer
+from plugrl.core.config.sources.merge import REFERENCE, Layer
 from plugrl.core.config.sources.origins import (
     Fault,
     KeyPath,
@@ -23,8 +23,6 @@ from plugrl.core.wording import did_you_mean, did_you_mean_variable
 _ENVIRONMENT = re.compile(r"\$\{\s*env\.([A-Za-z_]\w*)\s*(,[^}]*)?\}")
 
 _FROM_ENVIRONMENT = re.compile(r"\$\{\s*(?:oc\.env\s*:|env\.)")
-#: A text that is another key's value and nothing else.
-_ONE_KEY = re.compile(r"\$\{\s*([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)\s*\}")
 #: The last key of each reference: ``b`` in ``${a.b}``.
 _REFERRED = re.compile(r"([A-Za-z_][\w-]*)\]?\s*\}")
 
@@ -104,7 +102,7 @@ def _written_at(layer: Layer, path: KeyPath) -> Origin | None:
     here, seen = path, {path}
     while True:
         text = _look(layer.tree, here)
-        match = _ONE_KEY.fullmatch(text) if isinstance(text, str) else None
+        match = REFERENCE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             break
         here = keys_of(match[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from plugrl.core.config.sources.origins import (
     forget,
     nearest,
 )
+
+#: A text that is another key's value and nothing else; what comes from the environment is text.
+REFERENCE = re.compile(r"\$\{\s*(?!env\.)([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)\s*\}")
 
 
 @dataclass
@@ -32,7 +36,9 @@ class Layer:
 def merge(base: Layer, over: Layer, faults: list[Fault]) -> None:
     """Merge ``over`` into ``base``: mappings key by key, everything else replaces.
 
-    A bare name stands for ``{type: name}`` where it meets a mapping, on either side.
+    A bare name stands for ``{type: name}`` where it meets a mapping, on either side. A reference
+    such as ``${a.b}`` is a value that is not known yet: it replaces a mapping and is replaced by
+    one, and an override of a key below it is a fault.
     A mapping whose keys are indexes changes single items of a list; only overrides write those.
     """
     for key, value in over.tree.items():
@@ -66,14 +72,25 @@ def _merged(
     faults: list[Fault],
 ) -> Any:
     """Give what ``new`` (at ``source`` in ``over``) makes of ``old`` (at ``path`` in ``base``)."""
+    if isinstance(new, Below) and (referred := _referred(old)):
+        key = dotted((*path, next(iter(new))))
+        message = (
+            f"{dotted(path)} refers to {referred}, so that no key below it can be set; "
+            f"write {dotted(path)}={{...}} with all of its keys, or set keys of {referred}"
+        )
+        faults.append(Fault(key, nearest(over.origins, source), message))
+        return old
     if isinstance(new, Indexed):
         if isinstance(old, list):
             return _merge_items(base, over, old, new, path, source, faults)
         new = dict(new)
     if isinstance(new, dict) and isinstance(old, str) and old and "type" not in new:
-        bare_name(base.origins, path)
-        old = {"type": old}
-    if isinstance(new, str) and new and isinstance(old, dict):
+        if _referred(old):
+            old = None
+        else:
+            bare_name(base.origins, path)
+            old = {"type": old}
+    if isinstance(new, str) and new and isinstance(old, dict) and not _referred(new):
         bare_name(over.origins, source)
         new = {"type": new}
     if isinstance(new, dict) and isinstance(old, dict):
@@ -97,7 +114,17 @@ def _merged(
     return _plain(new)
 
 
-class Indexed(dict[str, Any]):
+def _referred(value: Any) -> str | None:
+    """The key that a value is a reference to and nothing else."""
+    found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    return found[1] if found else None
+
+
+class Below(dict[str, Any]):
+    """A mapping with the one key that the key of an override goes on with: ``b`` of ``a.b=1``."""
+
+
+class Indexed(Below):
     """A mapping that an override wrote with list indexes as its keys."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.config.sources.merge import Indexed, Layer
+from plugrl.core.config.sources.merge import Below, Indexed, Layer
 from plugrl.core.config.sources.origins import COMMAND_LINE, Fault, KeyPath, Origin, Origins, mark
 from plugrl.core.config.sources.reader import read_text
 from plugrl.core.errors import ConfigError
@@ -91,7 +91,7 @@ def _split(key: str) -> tuple[str, ...] | None:
 def _layer(path: tuple[str, ...], value: Any, origin: Origin) -> Layer:
     tree: Any = value
     for part in reversed(path):
-        tree = Indexed({part: tree}) if part.isdigit() else {part: tree}
+        tree = (Indexed if part.isdigit() else Below)({part: tree})
     layer = Layer(tree)
     prefix: KeyPath = ()
     for part in path:
