@@ -46,21 +46,21 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **tokens: str,
+        **variables: Any,
     ) -> str:
-        """The text of ``messages``; ``tokens`` are special ones such as ``eos_token``.
+        """The text of ``messages``; further ``variables`` are special tokens such as ``eos_token``.
 
         Raises:
             ConfigError: the template refuses the messages, or fails over them.
         """
-        return self.marked(messages, tools, add_generation_prompt, **tokens)[0]
+        return self.marked(messages, tools, add_generation_prompt, **variables)[0]
 
     def marked(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = False,
-        **tokens: str,
+        **variables: Any,
     ) -> tuple[str, list[tuple[int, int]]]:
         """The text of ``messages``, and where in it each marked part begins and ends.
 
@@ -75,12 +75,25 @@ class ChatTemplate:
                 tools=list(tools) if tools else None,
                 add_generation_prompt=add_generation_prompt,
                 **{_WRITTEN: blocks, _SPANS: spans},
-                **tokens,
+                **variables,
             ):
                 blocks.append(block)
         except Exception as error:
             raise template_error(error) from error
         return "".join(blocks), spans
+
+
+@lru_cache(maxsize=64)
+def template_variables(text: str) -> frozenset[str]:
+    """The variables that a template reads and does not set itself.
+
+    Raises:
+        ConfigError: the text is no Jinja template.
+    """
+    from jinja2 import meta
+
+    environment = _compiled(text).environment
+    return frozenset(meta.find_undeclared_variables(environment.parse(text)))
 
 
 def template_error(error: Exception) -> ConfigError:

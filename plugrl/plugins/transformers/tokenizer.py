@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.chat_template import ChatTemplate, Message, has_marks, template_error
+from plugrl.core.chat_template import (
+    ChatTemplate,
+    Message,
+    has_marks,
+    template_error,
+    template_variables,
+)
 from plugrl.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,6 +108,7 @@ class HubTokenizer:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> str:
         """The text of ``messages`` by the tokenizer's own template.
 
@@ -119,10 +126,17 @@ class HubTokenizer:
                 tools=list(tools) if tools else None,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
+                **(options or {}),
             )
         except Exception as error:
             raise template_error(error) from error
         return str(text)
+
+    def template_variables(self) -> frozenset[str]:
+        """What the template reads; nothing where there is none."""
+        own = self.wrapped.chat_template
+        texts = own.values() if isinstance(own, dict) else [own] if own else []
+        return frozenset().union(*map(template_variables, texts))
 
     def encode_chat(self, text: str, /) -> list[int]:
         """Token ids of text that the template wrote."""
@@ -225,6 +239,7 @@ class CharacterTokenizer:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> str:
         """The text of ``messages`` by the template.
 
@@ -232,9 +247,14 @@ class CharacterTokenizer:
             ConfigError: the template fails over them.
         """
         pad, eos = _SPECIAL
+        special = {"pad_token": pad, "eos_token": eos, "bos_token": ""}
         return self._template(
-            messages, tools, add_generation_prompt, pad_token=pad, eos_token=eos, bos_token=""
+            messages, tools, add_generation_prompt, **{**(options or {}), **special}
         )
+
+    def template_variables(self) -> frozenset[str]:
+        """What the template reads."""
+        return template_variables(self._template_text)
 
     def encode_chat(self, text: str, /) -> list[int]:
         """Token ids of text that the template wrote."""

@@ -41,3 +41,18 @@ def call_of_object(value: Any) -> ToolCall:
     if not isinstance(arguments, dict):
         return ToolCall(name, error=f"the arguments of {name} are no object")
     return ToolCall(name, arguments)
+
+
+def object_rule(name: str, arguments: str) -> str:
+    """A call as an object with ``name`` and ``arguments``, in the Lark dialect of ``llguidance``.
+
+    Args:
+        name: of the tool.
+        arguments: the rule of its arguments.
+    """
+    space = '" "?'
+    key, value, own = (json.dumps(json.dumps(text)) for text in ("name", name, "arguments"))
+    return (
+        f'"{{" {space} {key} ":" {space} {value} "," {space} {own} ":" {space} {arguments} '
+        f'{space} "}}"'
+    )

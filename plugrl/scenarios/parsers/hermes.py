@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall
-from plugrl.scenarios.parsers.calls import call_of, call_of_object
+from plugrl.core.text.agents.parsing import CallRule, ParsedReply, Parser, ToolCall
+from plugrl.scenarios.parsers.calls import call_of, call_of_object, object_rule
 from plugrl.scenarios.parsers.tags import TagsConfig
+
+#: Templates write a line break between a tag and the object.
+LINE = '"\\n"?'
 
 
 @dataclass
@@ -39,6 +42,11 @@ class HermesParser(Parser):
             calls.append(call)
             content.append(after)
         return ParsedReply(content="".join(content).strip() if calls else text, calls=calls)
+
+    def call_rule(self, name: str, arguments: str) -> CallRule:
+        """An object with ``name`` and ``arguments`` between the tags."""
+        rest = f"{LINE} {object_rule(name, arguments)} {LINE} {json.dumps(self.config.closing)}"
+        return CallRule(self.config.opening, rest)
 
     def _unclosed(self, text: str) -> tuple[ToolCall, str]:
         """The call that ``text`` begins with, and what follows it."""

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall
-from plugrl.scenarios.parsers.calls import call_of_object
+from plugrl.core.text.agents.parsing import CallRule, ParsedReply, Parser, ToolCall
+from plugrl.scenarios.parsers.calls import call_of_object, object_rule
 
 _FENCE = re.compile(r"```(?:json|tool_call|tool_code)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _KEYS = frozenset({"name", "function", "arguments", "parameters", "tool_calls"})
@@ -18,6 +18,10 @@ class JsonParser(Parser):
 
     JSON of another kind is content: an answer may be JSON too.
     """
+
+    def call_rule(self, name: str, arguments: str) -> CallRule:
+        """One object with ``name`` and ``arguments``, which is the whole reply."""
+        return CallRule("", object_rule(name, arguments))
 
     def parse(self, text: str) -> ParsedReply:
         """Read the calls of fenced blocks, or of the reply as a whole."""

@@ -36,6 +36,10 @@ class ThinkTagParser(Parser):
         mark = opening.rstrip()
         return opening if mark and prompt.rstrip().endswith(mark) else ""
 
+    def reasoning_tags(self, prompt: str) -> tuple[str, str]:
+        """The two tags; the first is "" where ``prompt`` ends with it."""
+        return "" if self.reply_prefix(prompt) else self.config.opening, self.config.closing
+
     def parse(self, text: str) -> ParsedReply:
         """Read reasoning and content."""
         opening, closing = self.config.opening, self.config.closing

@@ -163,6 +163,7 @@ class ExternalRolloutWorker(RolloutWorker):
         task.logged.update(outcome.metrics)
         task.logged.setdefault("turns", float(len(session.recording.turns)))
         task.logged.setdefault("trajectories", float(len(trajectories)))
+        task.logged.setdefault("unenforced", float(session.unenforced))
         await self._reward(task, own[-1], session, outcome)
         for trajectory in trajectories:
             trajectory.reward = own[-1].reward

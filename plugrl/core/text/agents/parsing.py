@@ -49,6 +49,19 @@ class ParsedReply:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """How one call is written, for grammars of replies that must call a tool.
+
+    Args:
+        opening: what every call begins with; "": nothing by which a call can be told.
+        rest: what follows, in the Lark dialect of ``llguidance``.
+    """
+
+    opening: str
+    rest: str
+
+
 class Parser(RenamedMethods, Component, ABC):
     """Reads replies; subclass it for another way of writing tool calls or reasoning."""
 
@@ -67,6 +80,24 @@ class Parser(RenamedMethods, Component, ABC):
         It is put before the reply that :meth:`parse` reads. By default nothing.
         """
         return ""
+
+    def call_rule(self, name: str, arguments: str) -> CallRule | None:
+        """How a call of the tool ``name`` is written; None: it cannot be forced. By default so.
+
+        Args:
+            name: of the tool.
+            arguments: the arguments as JSON, in the Lark dialect of ``llguidance``.
+        """
+        return None
+
+    def reasoning_tags(self, prompt: str) -> tuple[str, str] | None:
+        """What reasoning before a reply begins and ends with; None: there is none. By default so.
+
+        Args:
+            prompt: as the chat template wrote it. The first tag is "" where it has begun the
+                reasoning.
+        """
+        return None
 
 
 def make_parser(section: Mapping[str, Any]) -> Parser:

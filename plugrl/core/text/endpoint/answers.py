@@ -50,6 +50,8 @@ def answer_body(
         told.append(own)
     answer = head.fields(asked, "chat.completion" if chat else "text_completion")
     answer |= {"choices": told, "usage": usage(asked, choices)}
+    if choices[0].unenforced:
+        answer["unenforced"] = choices[0].unenforced
     return answer | (_prompt_fields(asked, choices[0], spell) if chat else {})
 
 
@@ -75,6 +77,8 @@ def events(
                 chunk |= _prompt_fields(asked, choice, spell)
             elif number == 0 and not chat:
                 chunk["choices"][0] |= _prompt_fields(asked, choice, spell)
+            if number == 0 and choice.unenforced:
+                chunk["unenforced"] = choice.unenforced
             yield _event(chunk)
     if asked.usage:
         yield _event(head.fields(asked, kind) | {"choices": [], "usage": usage(asked, choices)})
@@ -149,15 +153,11 @@ def _logprobs(
     end = start + len(tokens)
     texts = choice.token_texts[start:end]
     values = choice.completion.logprobs[start:end]
+    tops = choice.top_texts[start:end] or [[] for _ in tokens]
     if isinstance(asked, ChatRequest):
         content = [
-            {
-                "token": text,
-                "logprob": value,
-                "bytes": list(text.encode("utf-8", "replace")),
-                "top_logprobs": [],
-            }
-            for text, value in zip(texts, values, strict=True)
+            _entry(text, value) | {"top_logprobs": [_entry(*each) for each in top]}
+            for text, value, top in zip(texts, values, tops, strict=True)
         ]
         return {"content": content, "refusal": None}
     offset, offsets = sum(map(len, choice.token_texts[:start])), []
@@ -167,6 +167,11 @@ def _logprobs(
     return {
         "tokens": texts,
         "token_logprobs": values,
-        "top_logprobs": None,
+        "top_logprobs": [dict(top) for top in tops] if choice.top_texts else None,
         "text_offset": offsets,
     }
+
+
+def _entry(text: str, logprob: float) -> dict[str, Any]:
+    """A token with its log-probability, as chats have it."""
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}

@@ -46,9 +46,10 @@ class Body:
         value: str | None = self._take_typed(name, "text", lambda value: isinstance(value, str))
         return value
 
-    def flag(self, name: str) -> bool:
-        """A parameter that is true or false; absent: false."""
-        return bool(self._take_typed(name, "true or false", lambda value: isinstance(value, bool)))
+    def flag(self, name: str, *, absent: bool = False) -> bool:
+        """A parameter that is true or false; ``absent`` where it is not there."""
+        value = self._take_typed(name, "true or false", lambda value: isinstance(value, bool))
+        return absent if value is None else bool(value)
 
     def whole(self, name: str, low: int, high: int) -> int | None:
         """A whole number within bounds."""

@@ -112,18 +112,25 @@ def read_tools(value: Any) -> list[dict[str, Any]]:
     """The tools of a request, as templates take them.
 
     Raises:
-        ApiError: one is no function.
+        ApiError: one is no function, or has the name of another.
     """
     if value is None:
         return []
     if not isinstance(value, list):
         raise invalid("tools", "tools must be a list of functions")
+    names: set[str] = set()
     for number, tool in enumerate(value):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or tool.get("type") != "function":
             raise invalid(f"tools[{number}]", f"tools[{number}] must be of type function")
         if not isinstance(function.get("name"), str) or not function["name"]:
             raise invalid(f"tools[{number}]", f"tools[{number}] has no name")
+        if function["name"] in names:
+            raise invalid(
+                f"tools[{number}]",
+                f"tools[{number}] has the name of another: {function['name']!r:.64}",
+            )
+        names.add(function["name"])
         if not isinstance(function.get("parameters") or {}, dict):
             raise invalid(f"tools[{number}]", f"tools[{number}].parameters must be a schema")
     return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,8 +128,9 @@ class Recording:
         tokenizer: Tokenizer,
         messages: Sequence[Message],
         tools: Sequence[dict[str, Any]],
+        options: Mapping[str, Any] | None = None,
     ) -> Prompt:
-        """Make the prompt for ``messages`` of a chat.
+        """Make the prompt for ``messages`` of a chat; ``options`` are variables of its template.
 
         Raises:
             ApiError: the tokenizer has no chat template, or the template or the tokenizer cannot
@@ -144,7 +145,7 @@ class Recording:
         before = self._longest_history(model, keys)
         exact = sent if before is None else [*before.messages, *sent[len(before.keys) :]]
         try:
-            text = _render_messages(writer, exact, sent, tools)
+            text = _render_messages(writer, exact, sent, tools, options)
             if before is not None and text.startswith(before.text):
                 rest = text[len(before.text) :]
                 tokens = tokens_after_reply(writer, before.tokens[-1], writer.encode_chat(rest))
@@ -263,15 +264,17 @@ def _render_messages(
     exact: Sequence[Message],
     sent: Sequence[Message],
     tools: Sequence[dict[str, Any]],
+    options: Mapping[str, Any] | None,
 ) -> str:
     """The messages as the template writes them, replies word for word where it can be."""
+    more: dict[str, Any] = {"options": options} if options else {}
     try:
-        return writer.render_chat(exact, tools or None)
+        return writer.render_chat(exact, tools or None, **more)
     except ConfigError:
         # Some templates refuse results of calls that no message has made.
         if exact == sent:
             raise
-        return writer.render_chat(sent, tools or None)
+        return writer.render_chat(sent, tools or None, **more)
 
 
 def _without_unencodable(message: Message, writer: ChatTokenizer) -> Message:

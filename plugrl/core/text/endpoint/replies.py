@@ -37,6 +37,8 @@ class Choice:
         pieces: the text in order, for a stream.
         versions: the policy version of each token.
         prompt: tokens of the prompt.
+        unenforced: parameters of the request that were accepted and not enforced.
+        top_texts: the most probable tokens of each place, as text, and their log-probabilities.
     """
 
     text: str
@@ -48,6 +50,8 @@ class Choice:
     pieces: list[Piece]
     reasoning: str = ""
     calls: list[dict[str, Any]] = field(default_factory=list)
+    unenforced: list[str] = field(default_factory=list)
+    top_texts: list[list[tuple[str, float]]] = field(default_factory=list)
 
     @property
     def message(self) -> Message:
@@ -124,6 +128,14 @@ def cut_at_stop(text: str, stops: Sequence[str]) -> str:
 def token_texts(tokenizer: Tokenizer, completion: Completion) -> list[str]:
     """The text of each token alone; special ones have none."""
     return [tokenizer.decode([token]) for token in completion.tokens]
+
+
+def top_texts(tokenizer: Tokenizer, completion: Completion) -> list[list[tuple[str, float]]]:
+    """The most probable tokens of each place as text; empty where they were not asked for."""
+    return [
+        [(tokenizer.decode([token]), logprob) for token, logprob in place]
+        for place in completion.top_logprobs or ()
+    ]
 
 
 def pieces(tokenizer: Tokenizer, completion: Completion, text: str) -> list[Piece]:

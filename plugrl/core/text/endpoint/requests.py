@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from plugrl.core.chat_template import Message
 from plugrl.core.config.schemas.temperature import LEAST
 from plugrl.core.text.endpoint.body import Body
 from plugrl.core.text.endpoint.faults import invalid, unsupported
+from plugrl.core.text.endpoint.forms import AnswerForm, read_response_format, read_tool_choice
 from plugrl.core.text.endpoint.messages import read_messages, read_tools
-from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.sampling import (
+    LEAST_REPETITION,
+    MOST_PENALTY,
+    MOST_REPETITION,
+    MOST_TOP_LOGPROBS,
+    SamplingParams,
+)
 
 #: Answers to one request.
 MOST_CHOICES = 128
@@ -20,10 +28,6 @@ _MOST_TOKENS = 2**31
 _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 #: Parameters with the values that change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
     "logit_bias": ({},),
     "best_of": (1,),
     "echo": (False,),
@@ -34,10 +38,18 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
+#: Variables that the chat template gets anyway, and parameters of what renders it.
+_TEMPLATE_OWN = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "tokenizer_kwargs"),
+        *("add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"),
+        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "self"),
+        *("pad_token", "eos_token", "bos_token"),
+    )
+)
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
 }
@@ -71,28 +83,68 @@ class EndpointRequest:
     stream: bool
     usage: bool
 
-    def sampling(self, base: SamplingParams, room: int) -> SamplingParams:
+    def sampling(self, base: SamplingParams, room: int, grammar: str = "") -> SamplingParams:
         """The parameters of this request over those of the endpoint, for at most ``room`` tokens.
 
-        An answer is never longer than ``base`` says.
+        An answer is never longer than ``base`` says, and matches ``grammar``.
         """
         most = min(self.sampled.get("max_new_tokens", base.max_new_tokens), base.max_new_tokens)
         most = min(most, room)
         least = self.sampled.get("min_new_tokens", 0)
         if least > most:
             raise invalid("min_tokens", f"min_tokens is {least}; at most {most} are possible")
-        return replace(base, **{**self.sampled, "max_new_tokens": most})
+        changes = {**self.sampled, "max_new_tokens": most}
+        if grammar:
+            if least:
+                raise invalid("min_tokens", "min_tokens cannot be had where an answer has a form")
+            # The grammar says when an answer ends.
+            changes |= {"grammar": grammar, "min_new_tokens": 0}
+        return replace(base, **changes)
 
 
 @dataclass(frozen=True)
 class ChatRequest(EndpointRequest):
-    """A request for ``/chat/completions``; ``calls``: whether replies may call tools."""
+    """A request for ``/chat/completions``.
+
+    Attributes:
+        messages: that are answered.
+        tools: that replies may call.
+        form: of the reply.
+        template: further variables of the chat template.
+        effort: of reasoning, as templates that know of it are told.
+    """
 
     prompted_by: ClassVar[str] = "messages"
 
     messages: list[Message]
     tools: list[dict[str, Any]]
-    calls: bool
+    form: AnswerForm = field(default_factory=AnswerForm)
+    template: dict[str, Any] = field(default_factory=dict)
+    effort: str | None = None
+
+    @property
+    def calls(self) -> bool:
+        """Whether replies may call tools."""
+        return bool(self.tools) and self.form.choice != "none"
+
+    def template_options(
+        self, variables: Collection[str] | None
+    ) -> tuple[dict[str, Any], set[str]]:
+        """What the template is given besides, and which parameters it does not read.
+
+        Args:
+            variables: that it reads; None: they are not known.
+        """
+        options, effort = dict(self.template), self.effort
+        unread = set() if variables is None else set(options) - set(variables)
+        if effort is not None and (variables is None or "reasoning_effort" in variables):
+            options.setdefault("reasoning_effort", effort)
+        elif effort == "none" and "enable_thinking" in (variables or ()):
+            # What templates read that can do without reasoning.
+            options.setdefault("enable_thinking", False)
+        elif effort is not None:
+            unread.add("reasoning_effort")
+        return {name: options[name] for name in options if name not in unread}, unread
 
 
 @dataclass(frozen=True)
@@ -113,19 +165,51 @@ def read_chat(data: bytes) -> ChatRequest:
     body = Body(data)
     messages = read_messages(body.take("messages"))
     tools = read_tools(body.take("tools"))
-    choice = body.take("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise unsupported("tool_choice", "tool_choice can be auto or none; calls are not forced")
-    body.neutral("top_logprobs", 0, reason="only the log-probability of the sampled token is kept")
+    form = AnswerForm(
+        read_response_format(body.take("response_format")),
+        read_tool_choice(body.take("tool_choice"), tools),
+        body.flag("parallel_tool_calls", absent=True),
+    )
+    template, effort = read_template(body), checked_effort(body.text("reasoning_effort"))
     for name, values in _CHAT_NEUTRAL.items():
         body.neutral(name, *values, reason=f"only {_list(values)} is possible")
     limit = body.whole("max_completion_tokens", 1, _MOST_TOKENS)
     common = _common(body, limit, 1)
     common["logprobs"] = body.flag("logprobs")
+    top = body.whole("top_logprobs", 0, MOST_TOP_LOGPROBS)
+    if top and not common["logprobs"]:
+        raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
+    common["sampled"] |= {"top_logprobs": top} if top else {}
     body.finish()
     return ChatRequest(
-        **common, messages=messages, tools=tools, calls=bool(tools) and choice != "none"
+        **common, messages=messages, tools=tools, form=form, template=template, effort=effort
     )
+
+
+def read_template(body: Body) -> dict[str, Any]:
+    """Further variables of the chat template.
+
+    Raises:
+        ApiError: they are malformed, or name what the template gets anyway.
+    """
+    options = body.take("chat_template_kwargs") or {}
+    if not isinstance(options, dict):
+        raise invalid("chat_template_kwargs", "chat_template_kwargs must be an object")
+    for name in options:
+        if name in _TEMPLATE_OWN or not name.isidentifier() or name.startswith("plugrl_"):
+            raise invalid("chat_template_kwargs", f"chat_template_kwargs cannot have {name[:64]!r}")
+    return options
+
+
+def checked_effort(effort: str | None) -> str | None:
+    """``reasoning_effort``, which must be one that OpenAI's interface has.
+
+    Raises:
+        ApiError: it is another.
+    """
+    if effort is not None and effort not in _EFFORTS:
+        raise invalid("reasoning_effort", f"reasoning_effort can be {', '.join(_EFFORTS)}")
+    return effort
 
 
 def read_text(data: bytes) -> TextRequest:
@@ -136,15 +220,13 @@ def read_text(data: bytes) -> TextRequest:
     """
     body = Body(data)
     prompts = _prompts(body.take("prompt"))
-    logprobs = body.take("logprobs")
-    if logprobs is not None and logprobs is not False and (type(logprobs), logprobs) != (int, 0):
-        raise unsupported(
-            "logprobs", "logprobs can be 0: only the log-probability of the sampled token is kept"
-        )
+    asked = body.take("logprobs")
+    top = None if asked is False else body.whole("logprobs", 0, MOST_TOP_LOGPROBS)
     common = _common(body, None, 0)
     if common["sampled"].get("max_new_tokens") == 0 and not common["prompt_logprobs"]:
         raise invalid("max_tokens", "max_tokens is 0, which is of use with prompt_logprobs alone")
-    common["logprobs"] = logprobs is not None and logprobs is not False
+    common["logprobs"] = top is not None
+    common["sampled"] |= {"top_logprobs": top} if top else {}
     body.finish()
     return TextRequest(**common, prompts=prompts)
 
@@ -168,6 +250,10 @@ def _common(body: Body, limit: int | None, least: int) -> dict[str, Any]:
         "top_k": None if top_k is None else max(top_k, 0),
         "max_new_tokens": older if limit is None else limit,
         "min_new_tokens": body.whole("min_tokens", 0, _MOST_TOKENS),
+        "min_p": body.number("min_p", 0.0, 1.0),
+        "presence_penalty": body.number("presence_penalty", -MOST_PENALTY, MOST_PENALTY),
+        "frequency_penalty": body.number("frequency_penalty", -MOST_PENALTY, MOST_PENALTY),
+        "repetition_penalty": body.number("repetition_penalty", LEAST_REPETITION, MOST_REPETITION),
         "stop": body.texts("stop", 16) or None,
         "stop_token_ids": _token_ids(body.take("stop_token_ids")),
     }

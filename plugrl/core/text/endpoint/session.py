@@ -13,7 +13,14 @@ from plugrl.core.errors import PlugrlError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.agents.parsing import Parser
 from plugrl.core.text.endpoint import replies
-from plugrl.core.text.endpoint.faults import ApiError, invalid, prompt_too_long, session_ended
+from plugrl.core.text.endpoint.faults import (
+    ApiError,
+    invalid,
+    prompt_too_long,
+    session_ended,
+    unsupported,
+)
+from plugrl.core.text.endpoint.forms import answer_grammar, check_grammar
 from plugrl.core.text.endpoint.messages import read_messages
 from plugrl.core.text.endpoint.recording import Prompt, Recording, Turn
 from plugrl.core.text.endpoint.replies import Choice
@@ -25,6 +32,8 @@ from plugrl.core.text.inference.tokenizer import Tokenizer
 
 #: Requests of one session that may be open at once.
 MOST_OPEN = 64
+#: Characters of a grammar that is compiled while other requests wait.
+_SHORT_GRAMMAR = 2**13
 
 
 class Source(Protocol):
@@ -87,6 +96,7 @@ class Session:
         waiting: requests of other threads that are on their way into the event loop or back.
         faults: what failed while requests were answered, the latest last.
         fault: the first failure that is no matter of one request, and ``fatal`` tells of it.
+        unenforced: how many requests had a parameter that was accepted and not enforced.
     """
 
     def __init__(
@@ -106,6 +116,7 @@ class Session:
         self.waiting: set[Future[Any]] = set()
         self.faults: list[str] = []
         self.fault: PlugrlError | None = None
+        self.unenforced = 0
         self.fatal = asyncio.Event()
         self.closed = False
         self._source = source
@@ -177,9 +188,13 @@ class Session:
             )  # fmt: skip
         if not self._source.chooses:
             self._refuse(asked)
-        prompts = self._prompts(asked, model, tokenizer)
+        self._check_options(asked, model)
+        prompts, unread = self._prompts(asked, model, tokenizer)
+        grammar, unenforced = await self._grammar(asked, model, prompts)
+        unenforced += sorted(unread)
+        self.unenforced += bool(unenforced)
         wanted = [
-            (prompt, self._sampling(asked, model, prompt))
+            (prompt, self._sampling(asked, model, prompt, grammar))
             for prompt in prompts
             for _ in range(asked.n)
         ]
@@ -197,9 +212,12 @@ class Session:
                 one.cancel()
         for completion in completions:
             if completion.finish_reason in ("abort", "error"):
-                raise RuntimeError(f"the engine ended an answer with {completion.finish_reason}")
+                why = ", since no token of the vocabulary goes on with the form" if grammar else ""
+                raise RuntimeError(
+                    f"the engine ended an answer with {completion.finish_reason}{why}"
+                )
         return [
-            self._choice(asked, tokenizer, prompt, sampling, completion)
+            self._choice(asked, tokenizer, prompt, sampling, completion, unenforced)
             for (prompt, sampling), completion in zip(wanted, completions, strict=True)
         ]
 
@@ -214,10 +232,61 @@ class Session:
             message = "prompt_logprobs is not supported during a run; leave it out"
             raise ApiError(400, message, "prompt_logprobs", "unsupported_value")
 
-    def _prompts(self, asked: EndpointRequest, model: str, tokenizer: Tokenizer) -> list[Prompt]:
-        recording = self.recording
+    def _check_options(self, asked: EndpointRequest, model: str) -> None:
+        """Refuse parameters that the service of the model does not sample with."""
+        needed = {
+            "min_p": ("min_p",),
+            "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
+            "top_logprobs": ("top_logprobs",),
+        }
+        chat = isinstance(asked, ChatRequest)
+        known = self.offer.limits[model].options
+        for option, params in needed.items():
+            for param in params if option not in known else ():
+                neutral = 1 if param == "repetition_penalty" else 0
+                if asked.sampled.get(param, neutral) != neutral:
+                    # Requests for text say it otherwise.
+                    param = param if chat else param.removeprefix("top_")
+                    raise unsupported(
+                        param, f"{param} is not supported by the service of {model!r}; leave it out"
+                    )
+
+    async def _grammar(
+        self, asked: EndpointRequest, model: str, prompts: Sequence[Prompt]
+    ) -> tuple[str, list[str]]:
+        """What the answers must be, and which parameters are not enforced."""
+        if not isinstance(asked, ChatRequest):
+            return "", []
+        offer, form = self.offer, asked.form
+        grammar, unenforced = answer_grammar(
+            form, asked.tools, offer.parsers, offer.call_parsers, prompts[0].text
+        )
+        if grammar and "grammar" not in offer.limits[model].options:
+            if form.schema is None and not form.forced:
+                grammar, unenforced = "", ["tools.strict", "parallel_tool_calls"]
+            else:
+                param = "tool_choice" if form.forced else "response_format"
+                raise unsupported(
+                    param, f"{param} cannot be enforced by the service of {model!r}; leave it out"
+                )
+        if grammar:
+            param = "tool_choice" if form.forced else "response_format"
+            param = "tools" if form.schema is None and not form.forced else param
+            if len(grammar) > _SHORT_GRAMMAR:
+                await asyncio.to_thread(check_grammar, grammar, param)
+            else:
+                check_grammar(grammar, param)
+        return grammar, unenforced
+
+    def _prompts(
+        self, asked: EndpointRequest, model: str, tokenizer: Tokenizer
+    ) -> tuple[list[Prompt], set[str]]:
+        """The prompts, and which variables the chat template does not read."""
+        recording, unread = self.recording, set[str]()
         if isinstance(asked, ChatRequest):
-            prompts = [recording.chat(model, tokenizer, asked.messages, asked.tools)]
+            read: Callable[[], Any] | None = getattr(tokenizer, "template_variables", None)
+            options, unread = asked.template_options(None if read is None else read())
+            prompts = [recording.chat(model, tokenizer, asked.messages, asked.tools, options)]
         else:
             assert isinstance(asked, TextRequest)
             prompts = [recording.text(model, tokenizer, prompt) for prompt in asked.prompts]
@@ -230,9 +299,11 @@ class Session:
                     asked.prompted_by,
                     f"token {max(prompt.tokens)} is outside the vocabulary ({vocabulary})",
                 )
-        return prompts
+        return prompts, unread
 
-    def _sampling(self, asked: EndpointRequest, model: str, prompt: Prompt) -> SamplingParams:
+    def _sampling(
+        self, asked: EndpointRequest, model: str, prompt: Prompt, grammar: str
+    ) -> SamplingParams:
         length, context = len(prompt.tokens), self.offer.limits[model].context
         longest = self.offer.longest_prompt
         least = min(1, asked.sampled.get("max_new_tokens", 1))
@@ -241,7 +312,7 @@ class Session:
             raise prompt_too_long(asked.prompted_by, length, longest, setting)
         if length + least > context:
             raise prompt_too_long(asked.prompted_by, length, context)
-        return asked.sampling(self.offer.sampling, context - length)
+        return asked.sampling(self.offer.sampling, context - length, grammar)
 
     def _choice(
         self,
@@ -250,6 +321,7 @@ class Session:
         prompt: Prompt,
         sampling: SamplingParams,
         completion: Completion,
+        unenforced: list[str],
     ) -> Choice:
         said = tokenizer.decode(completion.tokens)
         text, reasoning = replies.cut_at_stop(said, sampling.stop), ""
@@ -273,6 +345,8 @@ class Session:
             pieces=replies.pieces(tokenizer, completion, text) if asked.stream else [],
             reasoning=reasoning,
             calls=calls,
+            unenforced=unenforced,
+            top_texts=replies.top_texts(tokenizer, completion) if asked.logprobs else [],
         )
         chat = isinstance(asked, ChatRequest)
         reply = read_messages([choice.message])[0] if chat else None

@@ -26,8 +26,12 @@ class ChatTokenizer(Tokenizer, Protocol):
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of ``messages`` as the template writes it."""
+        """The text of ``messages`` as the template writes it.
+
+        ``options`` are further variables of the template, and given where there are any.
+        """
 
     def encode_chat(self, text: str, /) -> list[int]:
         """Token ids of text that a template wrote, with its special tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from functools import lru_cache
+from typing import Any
 
 #: What is missing without the extra, for a message.
 MISSING = 'llguidance is not installed; run: pip install "plugrl[serve]"'
@@ -18,6 +19,14 @@ def is_installed() -> bool:
     return importlib.util.find_spec("llguidance") is not None
 
 
+@lru_cache(maxsize=1)
+def _bytes_alone() -> Any:
+    """A tokenizer with a token for each byte, which can write anything."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
 @lru_cache(maxsize=256)
 def grammar_fault(grammar: str) -> str:
     """What is wrong with a grammar, in one line; "": nothing.
@@ -29,6 +38,9 @@ def grammar_fault(grammar: str) -> str:
 
     failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
     if not failed:
-        return ""
+        # Such as a definition that is nothing but itself.
+        matcher = LLMatcher(_bytes_alone(), grammar, log_level=0)
+        possible = any(matcher.compute_bitmask()) and not matcher.is_error()
+        return "" if possible else "nothing matches it"
     said = " ".join(_PLACES.sub("", "; ".join(messages)).split())
     return said[:200] or "it cannot be compiled"

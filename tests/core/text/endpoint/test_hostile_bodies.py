@@ -25,8 +25,10 @@ JUNK += [[HUGE], [True], [1.5], ["\ud800"], {"type": []}, {"type": "text"}, floa
 COMMON = ["model", "n", "seed", "stream", "stream_options", "temperature", "top_p", "top_k"]
 COMMON += ["max_tokens", "min_tokens", "stop", "stop_token_ids", "prompt_logprobs", "logit_bias"]
 COMMON += ["logprobs", "user", "return_token_ids", "frequency_penalty", "no_such_parameter"]
+COMMON += ["presence_penalty", "repetition_penalty", "min_p"]
 CHAT = ["messages", "tools", "tool_choice", "top_logprobs", "max_completion_tokens"]
 CHAT += ["response_format", "modalities", "parallel_tool_calls"]
+CHAT += ["chat_template_kwargs", "reasoning_effort"]
 MESSAGE = ["role", "content", "name", "tool_calls", "tool_call_id", "refusal", "no_such_key"]
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
