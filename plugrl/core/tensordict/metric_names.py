@@ -17,15 +17,37 @@ _OF = {
 }
 
 
-def metric_fault(name: str, agents: Collection[str], *, closed: bool) -> str | None:
+#: What the numbers of episodes are called elsewhere.
+_ELSEWHERE = dict.fromkeys(
+    (
+        *("return", "returns", "mean_return", "episode_return", "ep_rew_mean"),
+        *("reward", "rewards", "mean_reward", "episode_reward"),
+    ),
+    "mean_episode_return",
+) | dict.fromkeys(
+    ("length", "lengths", "mean_length", "episode_length", "ep_len_mean"), "mean_episode_length"
+)
+
+
+def metric_fault(
+    name: str, agents: Collection[str], *, closed: bool, known_environment: bool = False
+) -> str | None:
     """Why a run reports no metric of this name; None: it does, or may.
 
     Args:
         name: ``FAMILY/NAME``, or with an agent or policy between the two.
         agents: those of the environment.
         closed: whether there are no families but :data:`FAMILIES`.
+        known_environment: whether the environment has no numbers that are called as those of
+            episodes are elsewhere.
     """
     family, *between, last = name.split("/") if "/" in name else (name, "")
+    if closed and known_environment and not between:
+        alone = name in _ELSEWHERE
+        of_episodes = _ELSEWHERE.get(name if alone else last)
+        if of_episodes and (alone or family in ("rollout", "validation")):
+            meant_here = f"{'validation' if alone else family}/{of_episodes}"
+            return f"this run reports no metric {name!r}; did you mean {meant_here}?"
     meant: list[str | None] = [family, *between, last]
     if family not in FAMILIES or not last:
         meant[0] = _close(family, FAMILIES, 0.6)

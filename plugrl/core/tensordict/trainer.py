@@ -209,7 +209,10 @@ class TensorDictTrainer(Trainer):
     def metric_fault(cls, check: Preflight, name: str) -> str | None:
         """Why neither iterations nor evaluations give a metric of this name; None: they may."""
         agents = (cls.known_agents(check) or ()) if name.count("/") > 1 else ()
-        return metric_fault(name, agents, closed=cls.__module__.startswith("plugrl."))
+        scenario = check.component("scenario")
+        known = str(getattr(scenario, "__module__", "")).startswith("plugrl.")
+        closed = cls.__module__.startswith("plugrl.")
+        return metric_fault(name, agents, closed=closed, known_environment=known)
 
     @classmethod
     def preflight(cls, check: Preflight) -> list[Finding]:

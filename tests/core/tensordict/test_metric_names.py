@@ -57,5 +57,29 @@ def test_what_is_like_nothing_is_told_how_names_begin(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("validation/return", "validation/mean_episode_return"),
+        ("validation/reward", "validation/mean_episode_return"),
+        ("rollout/ep_rew_mean", "rollout/mean_episode_return"),
+        ("validation/episode_length", "validation/mean_episode_length"),
+        ("return", "validation/mean_episode_return"),
+        ("ep_len_mean", "validation/mean_episode_length"),
+    ],
+)
+def test_names_that_others_use_are_told_ours(name: str, meant: str) -> None:
+    said = f"this run reports no metric {name!r}; did you mean {meant}?"
+    assert metric_fault(name, AGENTS, closed=True, known_environment=True) == said
+    # An environment of a user may have a number of this name.
+    if "/" in name:
+        assert metric_fault(name, AGENTS, closed=True) is None
+
+
+@pytest.mark.parametrize("name", ["validation/wins", "train/reward", "rollout/player_1/reward"])
+def test_other_numbers_of_a_known_environment_are_no_fault(name: str) -> None:
+    assert metric_fault(name, AGENTS, closed=True, known_environment=True) is None
+
+
 def test_a_trainer_of_a_user_may_have_families_of_its_own() -> None:
     assert metric_fault("mine/reward", AGENTS, closed=False) is None
