@@ -17,7 +17,10 @@ from plugrl.core.text.evaluate.reward_functions import (
 )
 
 #: Names of parameters of those who mean lists, or the arguments of another library.
-_FOREIGN = ("prompt", "prompts", "completion", "completion_ids", "response", "responses")
+_FOREIGN = (
+    *("prompt", "prompts", "completion", "completion_ids", "response", "responses"),
+    *("data_source", "solution_str", "ground_truth"),
+)
 
 
 class FunctionEvaluator(Evaluator):

@@ -238,6 +238,11 @@ def test_functions_for_one_answer_work_as_before():
     [
         ("def f(a): ...", "f(a) has the wrong parameters; write f(data, target) or"),
         ("def f(prompt, completion): ...", "parameter 'prompt' and none named completions"),
+        ("def f(solution_str, ground_truth): ...", "parameter 'solution_str' and none named"),
+        (
+            "def f(data_source, solution_str, ground_truth, extra_info=None): ...",
+            "parameter 'data_source' and none named completions",
+        ),
         ("def f(completions, /): ...", "takes completions by position alone"),
         ("def f(completions, trainer_state): ...", "takes trainer_state, which there is not here"),
     ],
