@@ -56,7 +56,7 @@ class LiveReport:
             except Exception as problem:
                 # The next page may succeed, and the last one says why it could not be written.
                 logging.getLogger("plugrl.run").debug("no page of the report: %s", problem)
-            pause = max(_INTERVAL, _PAUSE * (time.thread_time() - began))
+            pause = pause_after(time.thread_time() - began)
 
     def write(self, status: Mapping[str, Any], *, live: bool) -> None:
         """Write the page now.
@@ -81,3 +81,8 @@ class LiveReport:
                 self._contents = RunContents(self._folder)
             self._thread = None
         self.write(status, live=False)
+
+
+def pause_after(seconds: float) -> float:
+    """Seconds without a page after one that took ``seconds`` of processor time."""
+    return max(_INTERVAL, _PAUSE * seconds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +24,8 @@ from plugrl.core.run.report.contents import RunContents, differences, now
 REPORT_FILE = "report.html"
 _SCRIPTS = ("uPlot.iife.min.js", "report.js")
 _STYLES = ("uPlot.min.css", "report.css")
+#: From the page to the values of a curve, or a record of a file of samples.
+_DEPTH = 7
 #: Why `<` alone would not do: these two end a line in older readers of scripts.
 _ESCAPES = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -82,10 +84,32 @@ def _state(run: dict[str, Any]) -> str:
 
 def as_json(value: Any) -> str:
     """JSON that nothing in it can end the element of, which the text of a model might try."""
-    made = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    made = "".join(_json_parts(value, _DEPTH))
     for character, escape in _ESCAPES.items():
         made = made.replace(character, escape)
     return made.encode("utf-8", "backslashreplace").decode()
+
+
+def _json_parts(value: Any, depth: int) -> Iterator[str]:
+    """JSON in small parts: no other thread runs while the encoder makes one of them."""
+    if depth and isinstance(value, dict):
+        yield "{"
+        for number, (key, item) in enumerate(value.items()):
+            yield f"{',' if number else ''}{_dump(str(key))}:"
+            yield from _json_parts(item, depth - 1)
+        yield "}"
+    elif depth and isinstance(value, list) and any(isinstance(i, (dict, list)) for i in value[:1]):
+        yield "["
+        for number, item in enumerate(value):
+            yield "," if number else ""
+            yield from _json_parts(item, depth - 1)
+        yield "]"
+    else:
+        yield _dump(value)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 @lru_cache(maxsize=1)

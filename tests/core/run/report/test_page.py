@@ -42,22 +42,7 @@ def data_of(path):
     return json.loads(Elements(path.read_text("utf-8")).data.strip())
 
 
-def write_run(folder, lines=(), samples=None, status=None, **files):
-    folder.mkdir(parents=True, exist_ok=True)
-    if lines:
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    for name, records in (samples or {}).items():
-        (folder / "samples").mkdir(exist_ok=True)
-        text = "".join(json.dumps(record) + "\n" for record in records)
-        (folder / "samples" / f"{name}.jsonl").write_text(text)
-    status = {"state": "done", "step": len(lines)} if status is None else status
-    (folder / "status.json").write_text(json.dumps(status))
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text)
-    return folder
-
-
-def test_a_report_holds_the_run(tmp_path):
+def test_a_report_holds_the_run(write_run, tmp_path):
     lines = [
         {"step": step, "time/unix": 1000 + step, "validation/reward": value, "phase": 1}
         for step, value in enumerate([0.1, 0.9, 0.5], 1)
@@ -97,7 +82,7 @@ def test_a_report_holds_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_of_a_model_leaves_its_element_or_steers_the_page(tmp_path, text):
+def test_no_text_of_a_model_leaves_its_element_or_steers_the_page(write_run, tmp_path, text):
     sample = {"step": 1, "prompt": text, "answer": text, text: text, "tokens": {"text": [text]}}
     run = write_run(
         tmp_path / "run",
@@ -158,13 +143,13 @@ def test_json_in_the_page_is_the_value_again():
         ({"timeline__jsonl": "{}\nx\n", "log__txt": "\x00\xff"}, "it has no metrics"),
     ],
 )
-def test_a_damaged_run_has_a_page_that_says_so(tmp_path, files, note):
+def test_a_damaged_run_has_a_page_that_says_so(write_run, tmp_path, files, note):
     run = write_run(tmp_path / "run", **files)
     (shown,) = data_of(report_file([run]))["runs"]
     assert any(each.startswith(note) for each in shown["notes"])
 
 
-def test_a_run_that_was_killed_says_so(tmp_path):
+def test_a_run_that_was_killed_says_so(write_run, tmp_path):
     run = write_run(tmp_path / "run", [{"step": 4, "a": 1}], status={"state": "running", "step": 1})
     (shown,) = data_of(report_file([run]))["runs"]
     assert (shown["state"], shown["step"]) == ("killed", 4)
@@ -173,7 +158,7 @@ def test_a_run_that_was_killed_says_so(tmp_path):
     assert (shown["state"], shown["error"][:27]) == ("broken", "status.json cannot be read:")
 
 
-def test_several_runs_are_on_one_page_with_what_differs(tmp_path, monkeypatch):
+def test_several_runs_are_on_one_page_with_what_differs(write_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [
         write_run(tmp_path / "e" / f"r{seed}", [{"step": 1, "train/loss": seed / 2}],
@@ -196,7 +181,7 @@ def test_several_runs_are_on_one_page_with_what_differs(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
-def test_samples_are_spread_over_the_steps_and_whole_within_one(tmp_path):
+def test_samples_are_spread_over_the_steps_and_whole_within_one(write_run, tmp_path):
     records = [
         {"step": step, "attempt": n, "answer": "x" * 500} for step in range(64) for n in range(4)
     ]
@@ -227,7 +212,7 @@ def test_of_a_long_file_of_samples_parts_are_read(tmp_path):
     assert len(shown["records"][0]["answer"]) < 4100
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+def test_a_page_that_cannot_be_written_leaves_the_old_one(write_run, tmp_path, monkeypatch):
     run = write_run(tmp_path / "run", [{"step": 1, "a": 1}])
     before = report_file([run]).read_text("utf-8")
     import os

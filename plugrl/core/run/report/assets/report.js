@@ -55,16 +55,21 @@
 
   // -- headline ----------------------------------------------------------------------------
 
+  function headlineCards(run) {
+    const h = run.headline;
+    if (!h) return el("p", { class: "soft" }, "There is no metric by which this run is judged yet.");
+    const card = (name, [step, value]) => el("div", { class: "card" },
+      el("span", { class: "soft" }, name), el("b", {}, number(value)), el("span", { class: "soft" }, `step ${number(step)}`));
+    return [el("h3", {}, `${h.metric}${h.lower ? " (lower is better)" : ""}`),
+      el("div", { class: "cards" }, card("first", h.first), card("last", h.last), card("best", h.best))];
+  }
   function headline() {
-    const parts = runs.map((run) => {
-      const h = run.headline;
-      if (!h) return el("p", { class: "soft" }, `${one ? "" : runName(run) + ": "}There is no metric by which this run is judged yet.`);
-      const card = (name, [step, value]) => el("div", { class: "card" },
-        el("span", { class: "soft" }, name), el("b", {}, number(value)), el("span", { class: "soft" }, `step ${number(step)}`));
-      return el("section", {},
-        el("h3", {}, one ? `${h.metric}${h.lower ? " (lower is better)" : ""}` : `${runName(run)}: ${h.metric}`),
-        el("div", { class: "cards" }, card("first", h.first), card("last", h.last), card("best", h.best)));
-    });
+    const parts = one ? headlineCards(runs[0]) : table(
+      ["run", "metric", "first", "last", "best", "at step"],
+      runs.map((run) => {
+        const h = run.headline;
+        return h ? [runName(run), h.metric, h.first[1], h.last[1], h.best[1], h.best[0]] : [runName(run), "–", "–", "–", "–", "–"];
+      }));
     const notes = runs.flatMap((run) => run.notes.map((note) => el("p", { class: "bad note" }, one ? note : `${runName(run)}: ${note}`)));
     const live = runs.some((run) => run.state === "running");
     return el("section", { id: "headline" }, parts, notes,
@@ -414,7 +419,7 @@
         each.button = button;
         return button;
       }), ...(found.length > limit ? [el("button", { type: "button", onclick: () => { limit += 200; show(); } }, `${found.length - limit} more`)] : []));
-      if (!found.includes(current)) choose(found[0] || null);
+      if (!current || !found.includes(current)) choose(found[0] || null);
     }
     function choose(each) {
       if (current && current.button) current.button.setAttribute("aria-pressed", "false");

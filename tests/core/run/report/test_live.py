@@ -1,0 +1,101 @@
+"""The report of a run that goes on."""
+
+import json
+import os
+import re
+
+import pytest
+from waiting import wait_until
+
+from plugrl.core.run.report import live
+from plugrl.core.run.report.page import REPORT_FILE
+from plugrl.core.run.run import Run
+
+
+def shown(folder):
+    """The contents of the page of a run; None: there is no page yet."""
+    path = folder / REPORT_FILE
+    if not path.exists():
+        return None
+    page = path.read_text("utf-8")
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    (run,) = json.loads(found[1])["runs"]
+    return run
+
+
+def test_the_page_is_there_and_grows_while_the_run_goes_on(make_run, monkeypatch):
+    monkeypatch.setattr(live, "_FIRST", 0.0)
+    monkeypatch.setattr(live, "_INTERVAL", 0.0)
+    monkeypatch.setattr(live, "_PAUSE", 0.0)
+    run = make_run()
+    with run:
+        first = wait_until(lambda: shown(run.folder))
+        assert (first["state"], first["notes"]) == ("running", ["there are no metrics yet"])
+        for step in (1, 2):
+            run.end_step(step, {"rollout/reward": step / 2})
+            wait_until(lambda step=step: (shown(run.folder)["headline"] or {}).get("last") == [
+                step, step / 2,
+            ])  # fmt: skip
+    last = shown(run.folder)
+    assert (last["state"], last["step"]) == ("done", 2)
+    assert last["curves"]["metrics"]["rollout/reward"]["y"] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(("seconds", "pause"), [(0.0, 10), (0.05, 10), (0.2, 20), (3.0, 300)])
+def test_it_works_for_a_hundredth_of_the_time_at_most(seconds, pause):
+    assert live.pause_after(seconds) == pytest.approx(pause)
+
+
+def test_a_page_that_cannot_be_written_ends_neither_the_run_nor_later_pages(
+    make_run, monkeypatch, caplog
+):
+    for name in ("_FIRST", "_INTERVAL", "_PAUSE"):
+        monkeypatch.setattr(live, name, 0.0)
+    run = make_run()
+    tries = []
+
+    def full(path, text):
+        tries.append(path)
+        raise OSError(28, "No space left on device")
+
+    write = live.write_text
+    monkeypatch.setattr(live, "write_text", full)
+    with run:
+        wait_until(lambda: len(tries) > 1)
+        monkeypatch.setattr(live, "write_text", write)
+        wait_until(lambda: shown(run.folder))
+        run.end_step(1, {"a": 1})
+        monkeypatch.setattr(live, "write_text", full)
+    assert "cannot write report.html" in caplog.text
+    status = json.loads((run.folder / "status.json").read_text())
+    assert status["state"] == "done"
+
+
+def test_what_a_kill_leaves_of_a_page_is_removed_and_the_old_page_stays(make_run):
+    run = make_run()
+    with run:
+        run.end_step(1, {"a": 1})
+    half = run.folder / f".tmp-{REPORT_FILE}-{os.getpid()}-1"
+    half.write_text("<!doctype html><html><script>")
+    assert shown(run.folder)["step"] == 1
+    Run.open(run.folder).finish("done")
+    assert not half.exists()
+
+
+def test_a_resumed_run_shows_no_step_twice(make_run, monkeypatch):
+    monkeypatch.setattr(live, "_FIRST", 0.0)
+    monkeypatch.setattr(live, "_INTERVAL", 0.0)
+    run = make_run()
+    with run:
+        for step in range(1, 6):
+            run.end_step(step, {"a": step})
+    again = Run.open(run.folder)
+    # Without a checkpoint it starts over.
+    with again:
+        wait_until(lambda: (shown(run.folder) or {}).get("state") == "running")
+        again._records.truncate({})
+        for step in range(1, 4):
+            again.end_step(step, {"a": 10 * step})
+    curve = shown(run.folder)["curves"]
+    assert curve["metrics"]["a"]["y"] == [10, 20, 30]
+    assert curve["steps"] == [[1, 2, 3]]
