@@ -278,8 +278,7 @@ import functools, inspect, json, tempfile
 import datasets, torch, plugrl
 import plugrl.cli
 from pathlib import Path
-from plugrl.api import merged
-from plugrl.core.errors import ConfigError, PluginError
+from plugrl.core.config.schemas.describe import describe_component
 from plugrl.core.experiment import prepare
 from plugrl.core.plugins.registry import default_registry
 
@@ -339,7 +338,20 @@ def command(name):
 #: A configuration of GRPO, with ``key=value``.
 BASE = {"defaults": ["common/adder"], "models": {"policy": {"train": "local"}},
         "trainer": "self_hosted_grpo"}
+TRAIN, ALGORITHM = ("models", "policy", "train"), ("trainer", "algorithm")
+LOSS = (*ALGORITHM, "loss")
+REFERENCE = "models.reference={source: '${models.policy.source}'}"
+
 def keys(*words): return prepare(BASE, words, preflight=False).validated.tree
+
+def base(value, *path):
+    found = keys()
+    for key in path: found = found[key]
+    assert found == value, found
+
+def options(kind, name):
+    rows = describe_component(default_registry().load(default_registry().resolve(kind, name)))
+    return {row["key"]: row["default"] for row in rows}
 """
 
 TRL = {
@@ -593,9 +605,228 @@ TRL = {
         "refuse_copies({'WORLD_SIZE': '2', 'LOCAL_RANK': '0', 'RANK': '0'})", None),
 }  # fmt: skip
 
+#: As of ``_TEXT``: a key of verl on a configuration of GRPO, and the key of ours beside it.
+VERL = {
+    "`data.train_files`, `data.val_files`": ("keys('data.train_files=[x.parquet]')",
+        "rows = file('rows.jsonl', '{}')\n"
+        "keys(f'data.data_files=[{rows}]', f'validate.data.data_files=[{rows}]')"),
+    "`data.train_batch_size`": (
+        "keys('data.train_batch_size=8')", "base(32, 'data', 'batch_size')"),
+    "`data.max_prompt_length`": (
+        "keys('data.max_prompt_length=6')\n"
+        "assert options('rollout_worker', 'single_turn')['max_prompt_length'] == 1024", None),
+    "`data.max_response_length`": ("keys('data.max_response_length=8')",
+        "keys('rollout_worker.max_response_length=8')\n"
+        "assert options('rollout_worker', 'single_turn')['max_response_length'] == 256"),
+    "`data.prompt_key`": ("keys('data.prompt_key=prompt')", None),
+    "`data.shuffle`, `data.seed`": (
+        "keys('data.shuffle=true', 'data.seed=null')\n"
+        "base(True, 'data', 'shuffle'); base(None, 'data', 'seed')", None),
+    "columns `reward_model.ground_truth`, `extra_info`": (
+        "keys('data.answer_key=reward_model.ground_truth', 'data.reward_model=x')",
+        "row = {'prompt': '1', 'reward_model': {'ground_truth': '2'}}\n"
+        "text = 'def f(row):\\n'\\\n"
+        "    '    answer = row[\"reward_model\"][\"ground_truth\"]\\n'\\\n"
+        "    '    return {\"prompt\": row[\"prompt\"], \"answer\": answer}\\n'\n"
+        "keys(f'data.data_files=[{file(\"r.jsonl\", json.dumps(row))}]',"
+        " f'data.map={file(\"verl_map.py\", text)}:f')"),
+    "`data.reward_fn_key`": ("keys('data.reward_fn_key=data_source')",
+        "base('data_source', 'validate', 'data_source_key')"),
+    "`data.filter_overlong_prompts`": ("keys('data.filter_overlong_prompts=true')",
+        "keys('data.filter_prompts=true')"),
+    "`data.truncation`": ("keys('data.truncation=left')", None),
+    "`data.val_max_samples`": ("keys('data.val_max_samples=8')", "keys('validate.data.limit=8')"),
+    "`data.train_max_samples`, `data.gen_batch_size`": ("keys('data.train_max_samples=8')", None),
+    "`data.custom_cls`": ("keys('data.custom_cls.path=x.py')",
+        "keys(f'data.map={file(\"m.py\", \"def f(row): return row\")}:f')"),
+    "`data.sampler`": ("keys('data.sampler.class_path=x.py')",
+        "keys('data.curriculum.resample=spread')"),
+    "`data.image_key`, `data.video_key`, `data.apply_chat_template_kwargs`": (
+        "keys('data.image_key=images')", None),
+    "`data.trust_remote_code`": ("keys('data.trust_remote_code=true')", None),
+    "`actor_rollout_ref.model.path`": ("keys('actor_rollout_ref.model.path=x')",
+        "tree(model={'path': 'folder'})"),
+    "`actor_rollout_ref.model.lora_rank`, `lora_alpha`, `target_modules`": (
+        "keys('actor_rollout_ref.model.lora_rank=8')",
+        "keys('models.policy.adapter={r: 8, alpha: 16, target_modules: auto}')"),
+    "`actor_rollout_ref.model.enable_gradient_checkpointing`": (
+        "keys('actor_rollout_ref.model.enable_gradient_checkpointing=true')",
+        "base(False, *TRAIN, 'gradient_checkpointing')"),
+    "`actor_rollout_ref.model.use_remove_padding`": (
+        "keys('actor_rollout_ref.model.use_remove_padding=true')",
+        "base('auto', *TRAIN, 'packing')"),
+    "`use_fused_kernels`, `use_liger`": ("keys('models.policy.use_liger=true')", None),
+    "`actor_rollout_ref.actor.optim.lr`, `weight_decay`, `betas`": (
+        "keys('actor_rollout_ref.actor.optim.lr=1e-6')",
+        "base(1e-6, *TRAIN, 'learning_rate'); base(0.01, *TRAIN, 'weight_decay')\n"
+        "base([0.9, 0.999], *TRAIN, 'betas')"),
+    "`actor.optim.lr_scheduler_type`, `lr_warmup_steps`": (
+        "keys('models.policy.train.lr_scheduler_type=constant')",
+        "base('constant', *TRAIN, 'schedule', 'decay'); base(0, *TRAIN, 'schedule', 'warmup_steps')"
+    ),
+    "`actor.grad_clip`": ("keys('models.policy.train.grad_clip=1.0')",
+        "base(1.0, *TRAIN, 'grad_clip_norm')"),
+    "`actor.ppo_mini_batch_size`": ("keys('trainer.algorithm.ppo_mini_batch_size=8')",
+        "base(1, *ALGORITHM, 'minibatches')"),
+    "`actor.ppo_micro_batch_size_per_gpu`": (
+        "keys('models.policy.train.ppo_micro_batch_size_per_gpu=8')",
+        "keys('models.policy.train.micro_batch_size=8')"),
+    "`actor.use_dynamic_bsz`, `ppo_max_token_len_per_gpu`": (
+        "keys('models.policy.train.use_dynamic_bsz=true')",
+        "keys('models.policy.train.micro_batch_tokens=16384')"),
+    "`actor.ppo_epochs`": ("keys('actor.ppo_epochs=1')", "base(1, *ALGORITHM, 'epochs')"),
+    "`actor.strategy`, `fsdp_config`, `megatron`, offloading": (
+        "keys('models.policy.train.fsdp_config.param_offload=true')", None),
+    "`actor.ulysses_sequence_parallel_size`": (
+        "keys('models.policy.train.ulysses_sequence_parallel_size=2')", None),
+    "`actor.clip_ratio_low`, `clip_ratio_high`": ("keys('actor.clip_ratio_low=0.2')",
+        "base(0.2, *LOSS, 'clip_ratio_low'); base(0.2, *LOSS, 'clip_ratio_high')"),
+    "`actor.clip_ratio_c`": ("keys('actor.clip_ratio_c=3.0')",
+        "base(None, *LOSS, 'clip_ratio_dual')"),
+    "`actor.loss_agg_mode`": ("keys('actor.loss_agg_mode=token-mean')",
+        "base('token-mean', *ALGORITHM, 'aggregation')\n"
+        "for mode in ('seq-mean-token-sum', 'seq-mean-token-mean'):"
+        " keys(f'trainer.algorithm.aggregation={mode}')\n"
+        "keys('trainer.algorithm.aggregation=seq-mean-token-sum-norm',"
+        " 'trainer.algorithm.norm_length=256')"),
+    "`actor.loss_scale_factor`": ("keys('trainer.algorithm.loss_scale_factor=256')",
+        "keys('trainer.algorithm.norm_length=256',"
+        " 'trainer.algorithm.aggregation=seq-mean-token-sum-norm')"),
+    "`actor.entropy_coeff`": ("keys('actor.entropy_coeff=0')",
+        "base(0.0, *ALGORITHM, 'entropy_coefficient')"),
+    "`actor.use_kl_loss`, `kl_loss_coef`, `kl_loss_type`": (
+        "keys('trainer.algorithm.use_kl_loss=true')",
+        "keys('trainer.algorithm.kl.loss={coefficient: 0.001, kind: low_var_kl}', REFERENCE)\n"
+        "base(0.0, *ALGORITHM, 'kl', 'loss', 'coefficient')"),
+    "`actor.policy_loss.loss_mode=gspo`, `cispo`": ("keys('actor.policy_loss.loss_mode=gspo')",
+        "keys('trainer.algorithm.loss=gspo'); keys('trainer.algorithm.loss=cispo')"),
+    "other `loss_mode`: `clip_cov`, `kl_cov`, `geo_mean`, `gpg`, `sapo`": (
+        "keys('trainer.algorithm.loss=clip_cov')", None),
+    "`actor_rollout_ref.rollout.n`": ("keys('actor_rollout_ref.rollout.n=8')",
+        "base(1, 'data', 'rollout_repeat_n')"),
+    "`rollout.name=vllm`, `sglang`": ("keys('rollout.name=vllm')",
+        "for engine in ('vllm', 'sglang'):\n"
+        "    keys(f'models.policy.inference={{type: openai, engine: {engine},"
+        " base_url: \"http://127.0.0.1:8000/v1\"}}')\n"
+        "base('transformers', 'models', 'policy', 'inference', 'type')"),
+    "`rollout.temperature`, `top_p`": ("keys('rollout.temperature=1.0')",
+        "base(1.0, 'rollout_worker', 'temperature'); base(1.0, 'rollout_worker', 'top_p')"),
+    "`rollout.top_k`": ("keys('rollout_worker.top_k=50')", None),
+    "`rollout.val_kwargs.temperature`, `n`": ("keys('rollout.val_kwargs.n=1')",
+        "base(0.0, 'validate', 'temperature'); base(1, 'validate', 'samples')"),
+    "`rollout.gpu_memory_utilization`, `tensor_model_parallel_size`": (
+        "keys('models.policy.inference={type: openai, gpu_memory_utilization: 0.5}')", None),
+    "`rollout.calculate_log_probs`": ("keys('rollout.calculate_log_probs=true')",
+        "assert 'logprobs' in inspect.signature(plugrl.Trajectory).parameters"),
+    "`rollout.multi_turn.enable`, `tool_config_path`": ("keys('rollout.multi_turn.enable=true')",
+        "assert 'agent_config' in options('rollout_worker', 'agent')"),
+    "`rollout.multi_turn.format`": ("keys('rollout.multi_turn.format=hermes')",
+        "assert options('rollout_worker', 'agent')['tool_parser'] == 'hermes'"),
+    "`rollout.multi_turn.max_assistant_turns`": ("keys('rollout.multi_turn.max_turns=5')",
+        "assert options('rollout_worker', 'agent')['max_turns'] == 10"),
+    "`rollout.agent.num_workers`": ("keys('rollout.agent.num_workers=8')",
+        "base(0, 'rollout_worker', 'processes')"),
+    "`AgentLoopBase`": ("plugrl.AgentLoopBase", "plugrl.RolloutWorker"),
+    "`trainer.v1.trainer_mode=separate_async`": ("keys('trainer.v1.trainer_mode=separate_async')",
+        "keys('weight.sync_mode=fully-async', 'weight.staleness_threshold=1')"),
+    "`trainer.v1.sampler.max_off_policy_threshold`": (
+        "keys('trainer.v1.sampler.max_off_policy_threshold=8')",
+        "base(0, 'weight', 'staleness_threshold')"),
+    "`reward.custom_reward_function.path`, `name`": (
+        "keys('reward.custom_reward_function.path=x.py')",
+        "text = 'def f(completions, **columns): return [0.0] * len(completions)'\n"
+        "keys(f'rollout_worker.evaluator_module_path={file(\"own.py\", text)}:f')"),
+    "`compute_score(data_source, solution_str, ground_truth, extra_info)`": (
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 0.0\n"
+        "train(compute_score)",
+        "def f(completions, data_source, answer, **columns): return [0.0] * len(completions)\n"
+        "train(f, [{**row, 'data_source': 'a'} for row in ROWS])\n"
+        "def g(data, target): return float(target.final_answer == data['answer'])\n"
+        "train(g)"),
+    "a dict with `score`": (
+        "def f(data, target): return {'score': 1.0}\ntrain(f)",
+        "def f(data, target): return plugrl.EvaluationRunResult(reward=1.0, metrics={'a': 1.0})\n"
+        "train(f)"),
+    "scores of GSM8K and MATH by `data_source`": ("keys('rollout_worker.evaluator=gsm8k')",
+        "has('evaluator', 'math')"),
+    "`reward.reward_model.enable`, `model_path`": ("keys('reward.reward_model.enable=true')",
+        "keys('rollout_worker.evaluator={type: reward_model, path: folder}')"),
+    "`reward.reward_manager.name=dapo`": ("keys('reward.reward_manager.name=dapo')",
+        "keys('trainer.algorithm.overlong.buffer=2'); prepare('dapo')"),
+    "`reward.sandbox_fusion`": ("keys('reward.sandbox_fusion.url=x')", "has('evaluator', 'code')"),
+    "`algorithm.adv_estimator=grpo`": ("keys('algorithm.adv_estimator=grpo')",
+        "base('grpo', *ALGORITHM, 'advantage', 'type')"),
+    "`rloo`, `reinforce_plus_plus`, `gae`": (
+        "keys('trainer.algorithm.advantage=reinforce_plus_plus')",
+        "for name in ('rloo', 'reinforce_pp', 'gae'): keys(f'trainer.algorithm.advantage={name}',"
+        " 'models.policy.train={type: local, value_head: true}')"),
+    "`remax`, `opo`, `gpg`, `gdpo`, `grpo_passk`": (
+        "keys('trainer.algorithm.advantage=remax')", None),
+    "`algorithm.norm_adv_by_std_in_grpo`": ("keys('algorithm.norm_adv_by_std_in_grpo=true')",
+        "base(True, *ALGORITHM, 'advantage', 'normalize')"),
+    "`algorithm.gamma`, `algorithm.lam`": ("keys('algorithm.lam=1.0')",
+        "found = keys('trainer.algorithm.advantage=gae',"
+        " 'models.policy.train={type: local, value_head: true}')\n"
+        "found = found['trainer']['algorithm']['advantage']\n"
+        "assert (found['gamma'], found['lam']) == (1.0, 0.95)"),
+    "`algorithm.use_kl_in_reward`, `kl_penalty`, `kl_ctrl`": (
+        "keys('algorithm.use_kl_in_reward=true')",
+        "keys('trainer.algorithm.kl.reward={coefficient: 0.001, kind: kl, controller: fixed}',"
+        " REFERENCE)\n"
+        "base(0.0, *ALGORITHM, 'kl', 'reward', 'coefficient')"),
+    "`actor_rollout_ref.ref`": ("keys('actor_rollout_ref.ref.strategy=fsdp')", "keys(REFERENCE)"),
+    "`critic`": ("keys('critic.optim.lr=1e-5')",
+        "keys('models.policy.train={type: local, value_head: true}')"),
+    "`critic.cliprange_value`": ("keys('critic.cliprange_value=0.5')",
+        "base(0.2, *ALGORITHM, 'value', 'clip')"),
+    "`algorithm.filter_groups.enable`": ("keys('algorithm.filter_groups.enable=true')",
+        "keys('trajectory_pool.drop_equal_groups=true')"),
+    "`algorithm.rollout_correction.rollout_is=token`": (
+        "keys('algorithm.rollout_correction.rollout_is=token')",
+        "keys('trainer.algorithm.sampler_correction={level: token, cap: 2.0}')\n"
+        "base('none', *ALGORITHM, 'sampler_correction', 'level')"),
+    "`algorithm.use_pf_ppo`": ("keys('algorithm.use_pf_ppo=true')", None),
+    "`distillation.enabled`": ("keys('distillation.enabled=true')",
+        "has('trainer', 'self_hosted_opd')"),
+    "`trainer.total_training_steps`": ("keys('trainer.total_training_steps=100')",
+        "base(100, 'trainer', 'total_train_steps')"),
+    "`trainer.total_epochs`": ("keys('trainer.total_epochs=30')", None),
+    "`trainer.nnodes`, `trainer.n_gpus_per_node`": ("keys('trainer.nnodes=1')", None),
+    "`trainer.project_name`, `trainer.experiment_name`": ("keys('trainer.project_name=x')",
+        "keys('project_name=x', 'experiment_name=y')"),
+    "`trainer.logger`": ("keys('trainer.logger=[wandb]')", "keys('trackers=[wandb]')\n"
+        "base([], 'trackers')"),
+    "`trainer.log_val_generations`, `rollout_data_dir`": ("keys('trainer.log_val_generations=1')",
+        "assert run().samples['rollouts']"),
+    "`trainer.save_freq`": (
+        "assert keys('trainer.save_freq=20')['settings']['checkpoint_every'] == 20", None),
+    "`trainer.max_actor_ckpt_to_keep`": ("keys('trainer.max_actor_ckpt_to_keep=1')",
+        "base(2, 'settings', 'keep_checkpoints')"),
+    "`trainer.test_freq`": ("keys('trainer.test_freq=20')", "keys('validate.every=20')"),
+    "`trainer.val_before_train`": ("keys('trainer.val_before_train=true')",
+        "base(True, 'validate', 'validate_before_train')"),
+    "`trainer.val_only`": ("keys('trainer.val_only=true')", "command('eval')"),
+    "`trainer.resume_mode=auto`": ("keys('trainer.resume_mode=auto')", "command('resume')"),
+    "`trainer.default_local_dir`": ("keys('trainer.default_local_dir=x')",
+        "keys('settings.runs_folder=x'); keys('settings.checkpoint_path=x')"),
+    "`trainer.critic_warmup`": ("keys('trainer.critic_warmup=10')", None),
+    "`python -m verl.trainer.main_ppo k=v`": ("import plugrl.trainer.main_ppo", "command('train')"),
+    "`+key=value` of Hydra": ("keys('+data.own=1')", None),
+    "`python -m verl.model_merger`": ("import plugrl.model_merger", "command('export')"),
+    "`python -m verl.trainer.sft_trainer`": ("import plugrl.trainer.sft_trainer",
+        "has('trainer', 'self_hosted_cross_entropy')"),
+    "`@register_adv_est`": ("plugrl.register_adv_est", "plugrl.register_advantage('of_verl')"),
+    "`@register_policy_loss`": ("plugrl.register_policy_loss", "plugrl.register_loss('of_verl')"),
+    "`verl.plugins` and `VERL_USE_EXTERNAL_MODULES`": ("plugrl.plugins.load_all",
+        "command('plugins')"),
+    "`DataProto`": ("plugrl.DataProto", "plugrl.Batch"),
+    "a subclass of `RayPPOTrainer`": ("plugrl.RayPPOTrainer", "plugrl.SelfHostedTrainer"),
+}  # fmt: skip
+
 PAGES = [
     NamePage("from-stable-baselines3.md", _CONTROL, SB3),
     NamePage("from-trl.md", _TEXT, TRL),
+    NamePage("from-verl.md", _TEXT, VERL),
 ]
 ROWS = [row for page in PAGES for row in page.params()]
 
