@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +132,20 @@ def test_a_run_that_is_done_stays_as_it_is(cartpole: RunResult) -> None:
     assert repr(plugrl.resume(cartpole)) == repr(cartpole)
 
 
-def test_what_a_run_cannot_do_says_so(cartpole: RunResult, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="trains no language model"):
+def test_what_a_run_cannot_do_says_so(
+    cartpole: RunResult, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    folder = cartpole.folder
+    said = (
+        "VanillaPpoTrainer trains small networks, not a language model; run plugrl eval "
+        f'{folder} validation, or let plugrl.load_run("{folder}").policies act in Python'
+    )
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}$"):
         cartpole.sample("1+1=")
-    with pytest.raises(UsageError, match="trains no language model"):
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}$"):
         cartpole.export(tmp_path / "model")
+    # No prompt is asked for that would not help.
+    assert call("sample", folder) == (2, "", f"error: {said}\n")
     with pytest.raises(UsageError, match="no checkpoint '7'; it has steps"):
         cartpole.evaluate(checkpoint="7")
 

@@ -39,13 +39,16 @@ def command(
 
     from plugrl.commands._output import emit_json, read_lines
     from plugrl.core.errors import UsageError
-    from plugrl.core.loaded_run import open_checkpoint
+    from plugrl.core.loaded_run import open_checkpoint, trainer_of
     from plugrl.core.text.inference.sampling import SamplingParams
-    from plugrl.core.text.loaded_models import sample_answers
+    from plugrl.core.text.loaded_models import check_language_models, sample_answers
     from plugrl.core.wording import shown
 
     asked = [*(prompts or []), *(read_lines(file) if file else [])]
     if not asked:
+        # Small networks are asked nothing, so that no prompt would help.
+        if (trainer := trainer_of(target, runs_folder)) is not None:
+            check_language_models(trainer, target)
         raise UsageError("no prompt is given; write one, or --file FILE")
     sampling = SamplingParams(temperature=temperature, top_p=top_p, max_new_tokens=max_tokens)
     with open_checkpoint(target, runs_folder=runs_folder, checkpoint=checkpoint) as saved:

@@ -106,6 +106,19 @@ def open_checkpoint(
             run.close()
 
 
+def trainer_of(target: str, runs_folder: str | Path = "runs") -> type[Trainer] | None:
+    """The trainer of a run, without its state, in its last phase; None: of a model folder.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    if is_model(target):
+        return None
+    tree = read_config(find(target, Path(runs_folder)), "opened")
+    found: type[Trainer] = _last_phase(prepare(tree, preflight=False).validated).trainer
+    return found
+
+
 def _model_experiment(
     folder: str, evaluation: str | None, overrides: Sequence[str], setup: bool
 ) -> Experiment:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from command_lines import command
@@ -151,6 +152,11 @@ OF_RUNS = [
     ("shelf", "sample latest 1+2= --checkpoint best", "or take the newest", "sample latest 1+2="),
     ("shelf_of_networks", "eval latest nosuch", "for episodes in the run's own environment",
      Read(r"write (\w+) for", "eval latest {}".format)),
+    *(
+        ("shelf_of_networks", line, "run plugrl eval {} validation, or let plugrl.load_run",
+         Read(r"run plugrl (eval \S+ validation)"))
+        for line in ("sample latest", "sample latest x", "export latest out")
+    ),
     ("shelf_of_files", "eval latest nosuch", "a YAML file that sets validate.data.data_files",
      "eval latest other.yaml"),
 ]  # fmt: skip
@@ -164,6 +170,15 @@ def test_a_remedy_of_a_command_about_a_run_helps(name, line, says, then, request
     text = "validate: {data: {data_files: [train.jsonl]}}\n"
     (folder / "other.yaml").write_text(text, encoding="utf-8")
     Trial(says, command, line, then).run()
+
+
+@pytest.mark.integration
+def test_policies_act_as_a_message_about_a_run_says(shelf_of_networks, monkeypatch, call):
+    monkeypatch.chdir(shelf_of_networks)
+    said = call("sample", "latest")[2]
+    run = re.search(r'plugrl\.load_run\("(.*?)"\)\.policies', said)[1]
+    (policy,) = plugrl.load_run(run).policies.values()
+    assert policy.act(np.zeros(4, np.float32)) in (0, 1)
 
 
 class Restarting(Sampling):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.errors import UsageError
 from plugrl.core.loaded_run import LoadedRun
+from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.atomic_writes import atomic_export, remove_stale_exports
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import GenerationRequest
@@ -112,8 +113,28 @@ def text_trainer(saved: LoadedRun) -> TextTrainer:
         UsageError: it is another sort of trainer.
     """
     trainer: Any = saved.trainer
-    if not (hasattr(trainer, "loaded_models") and hasattr(trainer, "export")):
-        name = type(trainer).__name__
-        raise UsageError(f"{name} trains no language model, so there is nothing of that kind here")
+    check_language_models(type(trainer), saved.run.folder)
     found: TextTrainer = trainer
     return found
+
+
+def check_language_models(trainer: type, run: str | Path | None) -> None:
+    """Refuse a trainer without language models.
+
+    Args:
+        trainer: a class.
+        run: of which it is, for the message.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if hasattr(trainer, "loaded_models") and hasattr(trainer, "export"):
+        return
+    name = trainer.__name__
+    if hasattr(trainer, "trained_policies"):
+        shown = "RUN" if run is None else display_path(Path(run))
+        raise UsageError(
+            f"{name} trains small networks, not a language model; run plugrl eval {shown} "
+            f'validation, or let plugrl.load_run("{shown}").policies act in Python'
+        )
+    raise UsageError(f"{name} trains no language model, so there is nothing of that kind here")
