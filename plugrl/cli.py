@@ -10,6 +10,7 @@ from plugrl.commands._main import run
 COMMANDS = (
     CommandRow("train", "Train from a configuration file or a recipe.", "plugrl.commands.train"),
     CommandRow("resume", "Continue a run from its newest checkpoint.", "plugrl.commands.resume"),
+    CommandRow("watch", "Follow a run: curves and samples.", "plugrl.commands.watch"),
     CommandRow("replay", "Repeat a step that a run dumped.", "plugrl.commands.replay"),
     CommandRow("eval", "Evaluate a run or a model.", "plugrl.commands.eval"),
     CommandRow("sample", "Ask the model of a run or a folder.", "plugrl.commands.sample"),

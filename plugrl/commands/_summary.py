@@ -100,6 +100,7 @@ def _commands(validated: ValidatedConfig, registry: Registry, run: str) -> Itera
         yield f"plugrl eval {run} {shlex.quote(split)}"
     if speaks and _writes_folders(validated, registry, (option.split() or ["policy"])[-1]):
         yield f"plugrl export {run} FOLDER{option}"
+    yield f"plugrl report {run} --open"
 
 
 def _learns(model: Any) -> bool:

@@ -10,9 +10,8 @@ from typing import Any
 from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.records.headline import Headline, headline_of
 from plugrl.core.run.records.records import METRICS_FILE, read_jsonl, read_status
+from plugrl.core.run.report.page import REPORT_FILE
 from plugrl.core.run.status_line import duration, short_number
-
-REPORT_FILE = "report.html"
 
 
 def summary(folder: Path, phases: Sequence[str] = ()) -> list[str]:
