@@ -43,7 +43,7 @@ def answer_body(
     for index, choice in enumerate(choices):
         own: dict[str, Any] = {"index": index, "finish_reason": choice.finish}
         own |= {"message": choice.message} if chat else {"text": choice.text}
-        own["logprobs"] = _logprobs(asked, choice, choice.completion.tokens)
+        own["logprobs"] = logprobs(asked, choice, choice.completion.tokens)
         own |= _token_fields(asked, choice)
         if not chat:
             own |= _prompt_fields(asked, choice, spell)
@@ -113,13 +113,18 @@ def _parts(asked: EndpointRequest, choice: Choice) -> Iterator[dict[str, Any]]:
 
 
 def _piece(asked: EndpointRequest, choice: Choice, piece: Piece) -> dict[str, Any]:
-    told: dict[str, Any] = {"logprobs": _logprobs(asked, choice, piece.tokens, piece.start)}
+    told: dict[str, Any] = {"logprobs": logprobs(asked, choice, piece.tokens, piece.start)}
     return told | ({"token_ids": piece.tokens} if asked.return_token_ids else {})
 
 
 def _token_fields(asked: EndpointRequest, choice: Choice) -> dict[str, Any]:
     ids = {"token_ids": choice.completion.tokens} if asked.return_token_ids else {}
     return {**_version(choice), **ids}
+
+
+def token_fields(asked: EndpointRequest, choice: Choice, spell: Tokenizer) -> dict[str, Any]:
+    """What an answer of one choice says of its tokens and of those of the prompt."""
+    return _token_fields(asked, choice) | _prompt_fields(asked, choice, spell)
 
 
 def _version(choice: Choice) -> dict[str, Any]:
@@ -144,7 +149,7 @@ def _prompt_fields(asked: EndpointRequest, choice: Choice, spell: Tokenizer) -> 
     return told
 
 
-def _logprobs(
+def logprobs(
     asked: EndpointRequest, choice: Choice, tokens: Sequence[int], start: int = 0
 ) -> dict[str, Any] | None:
     """Log-probabilities of some tokens of an answer, in the form of its sort."""

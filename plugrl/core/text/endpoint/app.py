@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.text.endpoint import answers
+from plugrl.core.text.endpoint import answers, responses
 from plugrl.core.text.endpoint.faults import ApiError, session_ended
 from plugrl.core.text.endpoint.requests import EndpointRequest, read_chat, read_text
 from plugrl.core.text.endpoint.session import Session
@@ -91,6 +91,11 @@ class Application:
                     self._guard(self._answer_of(read_text)),
                     methods=["POST"],
                 ),
+                Route(
+                    f"{prefix}/v1/responses",
+                    self._guard(self._answer_of(responses.read_response, responses)),
+                    methods=["POST"],
+                ),
             ]
         routes += [
             Route("/sessions", self._guard(self._create), methods=["POST"]),
@@ -156,7 +161,11 @@ class Application:
                 return _json(entry)
         raise ApiError(404, f"there is no model {wanted[:64]!r}", "model", "model_not_found")
 
-    def _answer_of(self, read: Callable[[bytes], EndpointRequest]) -> Handler:
+    def _answer_of(
+        self, read: Callable[[bytes], EndpointRequest], written: Any = answers
+    ) -> Handler:
+        """Answers requests that ``read`` reads as the module ``written`` writes answers."""
+
         async def answer(request: Request) -> Response:
             from starlette.responses import StreamingResponse
 
@@ -170,8 +179,8 @@ class Application:
             offer = session.offer
             spell = offer.tokenizers[offer.names.get(asked.model, asked.model)]
             if not asked.stream:
-                return _json(answers.answer_body(head, asked, choices, spell))
-            stream = answers.events(head, asked, choices, spell)
+                return _json(written.answer_body(head, asked, choices, spell))
+            stream = written.events(head, asked, choices, spell)
             headers = {"cache-control": "no-cache"}
             return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 

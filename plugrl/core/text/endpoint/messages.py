@@ -19,15 +19,15 @@ _KEYS = {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_con
 _EMPTY = {"refusal", "audio", "annotations", "function_call", "reasoning", "reasoning_details"}
 
 
-def read_messages(value: Any) -> list[Message]:
-    """The messages of a request.
+def read_messages(value: Any, param: str = "messages") -> list[Message]:
+    """The messages of a request, which are in the parameter ``param``.
 
     Raises:
         ApiError: they are malformed, or hold more than text and calls.
     """
     if not isinstance(value, list) or not value:
-        raise invalid("messages", "messages must be a list of at least one message")
-    return [_message(message, f"messages[{number}]") for number, message in enumerate(value)]
+        raise invalid(param, f"{param} must be a list of at least one message")
+    return [_message(message, f"{param}[{number}]") for number, message in enumerate(value)]
 
 
 def _message(value: Any, where: str) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from plugrl.core.text.inference.sampling import (
 
 #: Answers to one request.
 MOST_CHOICES = 128
-_MOST_TOKENS = 2**31
+MOST_TOKENS = 2**31
 #: What clients send for their own books.
 _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 #: Parameters with the values that change nothing.
@@ -112,6 +112,7 @@ class ChatRequest(EndpointRequest):
         form: of the reply.
         template: further variables of the chat template.
         effort: of reasoning, as templates that know of it are told.
+        ignored: parameters that are accepted and do nothing.
     """
 
     prompted_by: ClassVar[str] = "messages"
@@ -121,6 +122,7 @@ class ChatRequest(EndpointRequest):
     form: AnswerForm = field(default_factory=AnswerForm)
     template: dict[str, Any] = field(default_factory=dict)
     effort: str | None = None
+    ignored: Sequence[str] = ()
 
     @property
     def calls(self) -> bool:
@@ -173,17 +175,31 @@ def read_chat(data: bytes) -> ChatRequest:
     template, effort = read_template(body), checked_effort(body.text("reasoning_effort"))
     for name, values in _CHAT_NEUTRAL.items():
         body.neutral(name, *values, reason=f"only {_list(values)} is possible")
-    limit = body.whole("max_completion_tokens", 1, _MOST_TOKENS)
-    common = _common(body, limit, 1)
+    limit = body.whole("max_completion_tokens", 1, MOST_TOKENS)
+    common = read_common(body, limit, 1)
     common["logprobs"] = body.flag("logprobs")
-    top = body.whole("top_logprobs", 0, MOST_TOP_LOGPROBS)
-    if top and not common["logprobs"]:
-        raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
-    common["sampled"] |= {"top_logprobs": top} if top else {}
+    common["sampled"] |= read_top_logprobs(body, common["logprobs"], "logprobs: true")
     body.finish()
     return ChatRequest(
         **common, messages=messages, tools=tools, form=form, template=template, effort=effort
     )
+
+
+def read_top_logprobs(body: Body, logprobs: bool, needed: str) -> dict[str, int]:
+    """``top_logprobs`` as a field of :class:`SamplingParams`, if it is asked for.
+
+    Args:
+        body: of the request.
+        logprobs: whether log-probabilities are sent.
+        needed: how a request asks for them.
+
+    Raises:
+        ApiError: it is out of range, or no log-probabilities are sent.
+    """
+    top = body.whole("top_logprobs", 0, MOST_TOP_LOGPROBS)
+    if top and not logprobs:
+        raise invalid("top_logprobs", f"top_logprobs needs {needed}")
+    return {"top_logprobs": top} if top else {}
 
 
 def read_template(body: Body) -> dict[str, Any]:
@@ -222,7 +238,7 @@ def read_text(data: bytes) -> TextRequest:
     prompts = _prompts(body.take("prompt"))
     asked = body.take("logprobs")
     top = None if asked is False else body.whole("logprobs", 0, MOST_TOP_LOGPROBS)
-    common = _common(body, None, 0)
+    common = read_common(body, None, 0)
     if common["sampled"].get("max_new_tokens") == 0 and not common["prompt_logprobs"]:
         raise invalid("max_tokens", "max_tokens is 0, which is of use with prompt_logprobs alone")
     common["logprobs"] = top is not None
@@ -231,25 +247,38 @@ def read_text(data: bytes) -> TextRequest:
     return TextRequest(**common, prompts=prompts)
 
 
-def _common(body: Body, limit: int | None, least: int) -> dict[str, Any]:
-    older = body.whole("max_tokens", least, _MOST_TOKENS)
+def read_common(
+    body: Body, limit: int | None, least: int, streamed: Collection[str] = ("include_usage",)
+) -> dict[str, Any]:
+    """The fields of :class:`EndpointRequest`, without ``logprobs``.
+
+    Args:
+        body: of the request.
+        limit: tokens of the answer, if they are given by a newer name.
+        least: tokens that an answer may be limited to.
+        streamed: what ``stream_options`` may have.
+
+    Raises:
+        ApiError: a parameter is malformed, or asks for what is not supported.
+    """
+    older = body.whole("max_tokens", least, MOST_TOKENS)
     if limit is not None and older is not None and limit != older:
         raise invalid("max_tokens", "max_tokens and max_completion_tokens differ; send one of them")
     options = body.take("stream_options") or {}
-    if not isinstance(options, dict) or not set(options) <= {"include_usage"}:
-        raise unsupported("stream_options", "stream_options can have include_usage alone")
+    if not isinstance(options, dict) or not set(options) <= set(streamed):
+        raise unsupported("stream_options", f"stream_options can have {' and '.join(streamed)}")
     for name in _LABELS:
         body.take(name)
     for name, values in _NEUTRAL.items():
         body.neutral(name, *values, reason=f"only {_list(values)} is possible")
-    top_k = body.whole("top_k", -1, _MOST_TOKENS)
+    top_k = body.whole("top_k", -1, MOST_TOKENS)
     temperature = body.number("temperature", 0.0, 100.0)
     sampled = {
         "temperature": temperature,
         "top_p": body.number("top_p", 0.0, 1.0),
         "top_k": None if top_k is None else max(top_k, 0),
         "max_new_tokens": older if limit is None else limit,
-        "min_new_tokens": body.whole("min_tokens", 0, _MOST_TOKENS),
+        "min_new_tokens": body.whole("min_tokens", 0, MOST_TOKENS),
         "min_p": body.number("min_p", 0.0, 1.0),
         "presence_penalty": body.number("presence_penalty", -MOST_PENALTY, MOST_PENALTY),
         "frequency_penalty": body.number("frequency_penalty", -MOST_PENALTY, MOST_PENALTY),

@@ -191,7 +191,7 @@ class Session:
         self._check_options(asked, model)
         prompts, unread = self._prompts(asked, model, tokenizer)
         grammar, unenforced = await self._grammar(asked, model, prompts)
-        unenforced += sorted(unread)
+        unenforced = [*unenforced, *unread]
         self.unenforced += bool(unenforced)
         wanted = [
             (prompt, self._sampling(asked, model, prompt, grammar))
@@ -280,12 +280,13 @@ class Session:
 
     def _prompts(
         self, asked: EndpointRequest, model: str, tokenizer: Tokenizer
-    ) -> tuple[list[Prompt], set[str]]:
-        """The prompts, and which variables the chat template does not read."""
-        recording, unread = self.recording, set[str]()
+    ) -> tuple[list[Prompt], list[str]]:
+        """The prompts, and which parameters do nothing, since nobody reads them."""
+        recording, unread = self.recording, list[str]()
         if isinstance(asked, ChatRequest):
             read: Callable[[], Any] | None = getattr(tokenizer, "template_variables", None)
-            options, unread = asked.template_options(None if read is None else read())
+            options, own = asked.template_options(None if read is None else read())
+            unread = [*sorted(own), *asked.ignored]
             prompts = [recording.chat(model, tokenizer, asked.messages, asked.tools, options)]
         else:
             assert isinstance(asked, TextRequest)
