@@ -38,6 +38,12 @@ def pytest_collection_finish(session) -> None:
         for name in (*forking.LIBRARIES.split(), "torchrl.objectives", "gymnasium", "wandb"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        from plugrl.core.plugins.registry import default_registry
+
+        registry = default_registry()
+        for record in registry.records():
+            if record.distribution == "plugrl":
+                registry.load(record)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -81,6 +81,7 @@ _TEXT: dict[str, tuple[str, Any]] = {
     "tree_ppo": ("hf_ast", kit.RED_TEAM),
     "remote": ("remote_api_grpo", {"models": {"policy": kit.NAMED_LOSSES}}),
 }
+_GRAPHS = {"type": "graph_isomorphism", "num_envs": 4, "train_size": 8, "test_size": 8}
 _RL = {"rl": {"num_iterations": 1, "frames_per_batch": 64}, "validate": {"episodes": 2}}
 _TREES: dict[str, dict[str, Any]] = {
     "cartpole": {
@@ -102,12 +103,12 @@ _TREES: dict[str, dict[str, Any]] = {
     },
     "graphs": {
         "trainer": "vanilla_ppo",
-        "scenario": {"type": "graph_isomorphism", "num_envs": 4},
+        "scenario": _GRAPHS,
         **_RL,
     },
     "leaders": {
         "trainer": "spg",
-        "scenario": {"type": "graph_isomorphism", "num_envs": 4},
+        "scenario": _GRAPHS,
         **_RL,
     },
     "analysis": {
