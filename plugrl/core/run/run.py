@@ -208,7 +208,7 @@ class Run(RenamedMethods):
             check_plugins(path, records, strict=strict)
             kept = checkpoint_folder(path, owned=True)
             check_resume(kept, public)
-            for place in (kept, path, path / "dumps"):
+            for place in (kept, path, path / "dumps", path / "samples"):
                 remove_unfinished(place)
             run = cls(path, tree, public, lock, hooks, trackers)
         except BaseException:
@@ -265,7 +265,7 @@ class Run(RenamedMethods):
         self._status.fields["step"] = self.step
         self.last_metrics = dict(run["last_metrics"])
         self.best_score = run["best_score"]
-        self._records.truncate(run["sizes"])
+        self._records.truncate(run["sizes"], self.step)
         # Last, because loading may draw random numbers.
         set_rng_state(state["rng"])
         log.info("resumed from %s", path.name)

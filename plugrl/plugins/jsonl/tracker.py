@@ -14,7 +14,7 @@ from typing import IO, Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.run.atomic_writes import disk_error
-from plugrl.core.run.records.records import json_ready
+from plugrl.core.run.records.jsonl_file import json_ready
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import socket
@@ -12,12 +11,16 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.run.atomic_writes import disk_error, write_json
+from plugrl.core.run.atomic_writes import write_json
+from plugrl.core.run.records.jsonl_file import JsonlFile
+from plugrl.core.run.records.sample_file import SampleFile
 
 METRICS_FILE = "metrics.jsonl"
+#: Files of samples that trainers write in every step or validation; they are thinned out.
+_THINNED = frozenset({"rollouts", "dialogues", "validation"})
 #: Bytes at the end of a file that certainly contain its last line.
 _TAIL = 2**18
 
@@ -47,78 +50,6 @@ def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float | int]:
                 "use run.sample() for other records"
             ) from None
     return plain
-
-
-def json_ready(value: Any) -> Any:
-    """Replace what JSON lacks: NaN and infinities by null, arrays by lists, the rest by text."""
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): json_ready(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [json_ready(item) for item in value]
-    if hasattr(value, "tolist"):
-        return json_ready(value.tolist())
-    return str(value)
-
-
-class JsonlFile:
-    """A JSONL file that stays open: one flushed line per record, synced only on request."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: IO[bytes] | None = None
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line and flush it.
-
-        Raises:
-            RunError: the disk is full; no partial line is left.
-        """
-        line = json.dumps(json_ready(record), ensure_ascii=False, allow_nan=False) + "\n"
-        file = self._file or self._open()
-        start = file.tell()
-        try:
-            # Unbuffered, so that a failed write leaves nothing that a later close would retry.
-            data = memoryview(line.encode("utf-8"))
-            while data:
-                data = data[file.write(data) :]
-        except OSError as error:
-            os.ftruncate(file.fileno(), start)
-            raise disk_error(error, "write a record", self.path) from error
-
-    def _open(self) -> IO[bytes]:
-        try:
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - kept open
-        except OSError as error:
-            raise disk_error(error, "open a file of the run", self.path) from error
-        self._file.seek(0, os.SEEK_END)
-        return self._file
-
-    def size(self) -> int:
-        """Return the number of bytes in the file."""
-        return self.path.stat().st_size if self.path.exists() else 0
-
-    def sync(self) -> None:
-        """Make the lines so far survive a power cut."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-
-    def truncate(self, size: int) -> None:
-        """Drop everything after the first ``size`` bytes, and a partial last line."""
-        self.close()
-        if self.path.exists():
-            with open(self.path, "r+b") as file:
-                kept = file.read(size)
-                file.truncate(kept.rfind(b"\n") + 1)
-
-    def close(self) -> None:
-        """Close the file; the next record opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 def last_step(path: Path) -> int | None:
@@ -255,7 +186,8 @@ class RunRecords:
         safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "samples"
         if safe not in self._samples:
             self._folder.mkdir(exist_ok=True)
-            self._samples[safe] = JsonlFile(self._folder / f"{safe}.jsonl")
+            kind = SampleFile if safe in _THINNED else JsonlFile
+            self._samples[safe] = kind(self._folder / f"{safe}.jsonl")
         self._samples[safe].append(record)
 
     def sizes(self) -> dict[str, int]:
@@ -263,12 +195,16 @@ class RunRecords:
         samples = {path.stem: path.stat().st_size for path in self._folder.glob("*.jsonl")}
         return {"": self._metrics.size(), **samples}
 
-    def truncate(self, sizes: Mapping[str, int]) -> None:
-        """Truncate each file to the size that :meth:`sizes` returned."""
+    def truncate(self, sizes: Mapping[str, int], step: int = 0) -> None:
+        """Truncate each file to the size that :meth:`sizes` returned at the end of ``step``."""
         self._metrics.truncate(sizes.get("", 0))
         self.close()
         for path in self._folder.glob("*.jsonl"):
             JsonlFile(path).truncate(sizes.get(path.stem, 0))
+            if path.stem in _THINNED:
+                SampleFile(path).drop_after(step)
+        # What is written from now on goes on from what is left.
+        self._samples.clear()
 
     def sync(self) -> None:
         """Make all lines so far survive a power cut."""

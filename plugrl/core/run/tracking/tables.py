@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugrl.core.run.records.records import json_ready
+from plugrl.core.run.records.jsonl_file import json_ready
 
 
 @dataclass
