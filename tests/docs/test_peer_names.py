@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
-from tests.docs.name_tables import NamePage
+from tests.docs.name_tables import DOCS, NamePage
+
+RECIPES = DOCS.parent / "plugrl" / "recipes"
 
 #: Networks and environments: a form, checked; a run of a few steps; a form that must be refused.
 _CONTROL = """
@@ -848,3 +851,21 @@ def test_every_trial_is_of_a_row(page):
 def test_a_row_that_is_replaced_says_with_what(page):
     assert all(len(row) == 3 and len(row[2]) > 3 for row in page.rows if row[1] == "instead")
     assert all(re.fullmatch(r"[^|]+", row[0]) for row in page.rows)
+
+
+def test_the_readme_trains_the_recipe_gsm8k():
+    """Its second program needs a hub and a GPU, so that its configuration is compared."""
+    page = (DOCS.parent / "README.md").read_text("utf-8")
+    code = page.partition("<!-- file: gsm8k.py -->\n```python\n")[2].partition("```")[0]
+    assert code.count(".train()") == 1
+    scope = {}
+    exec(code.replace("plugrl.GRPO(", "form = plugrl.GRPO(").replace(".train()", ""), scope)
+    config, recipe = scope["form"].config, yaml.safe_load((RECIPES / "gsm8k.yaml").read_text())
+    named = ("name", "subset", "map", "rollout_repeat_n")
+    assert {key: config["data"][key] for key in named} == {
+        key: recipe["data"][key] for key in named
+    }
+    source = recipe["models"]["policy"]["source"]
+    assert config["models"]["policy"]["source"]["path"] == source["path"]
+    assert config["trainer"]["type"] == recipe["trainer"]["type"]
+    assert f'reward="{recipe["rollout_worker"]["evaluator"]}"' in code
