@@ -1,0 +1,63 @@
+"""One training step whose attempts are made by a program with an agent framework."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+from plugrl.core.experiment import prepare, start
+from plugrl.testing import tiny
+
+PROGRAMS = Path(__file__).parent / "frameworks"
+CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"
+TEMPLATE = (
+    "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def train_step(folder, command, **worker):
+    """The metrics of one training step over four attempts."""
+    config = {
+        "model_type": "qwen3",
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 8192,
+        # So large that answers vary.
+        "initializer_range": 0.3,
+    }
+    tokenizer = {"characters": CHARACTERS, "chat_template": TEMPLATE}
+    tree = tiny.config("self_hosted_grpo", folder)
+    tree["models"]["policy"]["source"] = {"config": config, "tokenizer": tokenizer}
+    tree["rollout_worker"] = {
+        "type": "external",
+        "command": [sys.executable, *command],
+        "workspace": str(PROGRAMS),
+        "max_prompt_length": 7000,
+        "max_response_length": 400,
+        "reward": "program",
+        **worker,
+    }
+    tree["data"] |= {"batch_size": 1, "rollout_repeat_n": 4}
+    tree["validate"] = {"enabled": False}
+    tree["trainer"]["total_train_steps"] = 1
+    start(prepare(tree))
+    (file,) = Path(folder).rglob("metrics.jsonl")
+    (line,) = [
+        json.loads(line) for line in file.read_text().splitlines() if "rollout/turns" in line
+    ]
+    return line
+
+
+def assert_trained(line):
+    """A step was made of attempts that all came to their end."""
+    assert line["rollout/invalid"] == 0.0
+    assert line["rollout/reward_max"] > line["rollout/reward_min"]
+    assert line["train/grad_norm"] > 0
+    assert math.isfinite(line["train/grad_norm"])
