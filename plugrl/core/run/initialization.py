@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,9 +110,16 @@ def create_run_folder(
 
 
 def _origins_record(origins: Origins) -> dict[str, Any]:
-    """Place and layer of each key that is written somewhere; a higher layer was merged later."""
-    written = {path: origin for path, origin in origins.items() if origin != DEFAULT}
-    return {"origins": {dotted(k): [str(origin), origin.layer] for k, origin in written.items()}}
+    """The place that wrote each key, and which keys differ from the recipe.
+
+    Those are the keys that no recipe of plugrl wrote, or where none is used, no file.
+    """
+    written = {dotted(k): origin for k, origin in origins.items() if origin != DEFAULT}
+    recipes = Path(str(files("plugrl"))) / "recipes"
+    in_files = {k for k, origin in written.items() if origin.line is not None}
+    shipped = {k for k in in_files if Path(written[k].source).resolve().is_relative_to(recipes)}
+    differing = [key for key in written if key not in (shipped or in_files)]
+    return {"origins": {k: str(origin) for k, origin in written.items()}, "differing": differing}
 
 
 def read_config(folder: Path, what: str = "resumed", *, private: bool = True) -> dict[str, Any]:

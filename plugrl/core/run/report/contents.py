@@ -229,31 +229,33 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str, Any]
 
 
 def _config_rows(folder: Path, tree: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each value; ``was`` is what the lowest layer said, where another one set it."""
-    origins = _origins(folder)
-    lowest = min((layer for _, layer in origins.values()), default=0)
-    base = _base_values(folder)
+    """A row for each value; of one that differs from the recipe, ``was`` is what its file says."""
+    origins, differing = _origins(folder)
+    said = _base_values(folder)
     rows = []
     for key, value in leaves(tree) if tree else []:
         row: dict[str, Any] = {"key": readable(key, 300), "value": _written(value)}
         if key in origins:
-            origin, layer = origins[key]
-            row["origin"] = readable(origin, 300)
-            if layer > lowest:
-                row["was"] = _written(base[key]) if key in base else "default"
+            row["origin"] = readable(origins[key], 300)
+        if key in differing:
+            # The file itself may be what differs from a recipe below it.
+            known = key in said and said[key] != value
+            row["was"] = _written(said[key]) if known else None
         rows.append(row)
     return rows
 
 
-def _origins(folder: Path) -> dict[str, tuple[str, int]]:
-    """Place and layer of each key that somebody wrote; none of runs without that file."""
+def _origins(folder: Path) -> tuple[dict[str, str], set[str]]:
+    """The place of each key that somebody wrote, and the keys that differ from the recipe.
+
+    There are none of a run that is older than the file.
+    """
     written = _json(folder / ORIGINS_FILE)
-    table = written.get("origins") if isinstance(written, dict) else None
-    return {
-        key: (str(origin[0]), origin[1])
-        for key, origin in (table.items() if isinstance(table, dict) else ())
-        if isinstance(origin, list) and len(origin) == 2 and isinstance(origin[1], int)
-    }
+    written = written if isinstance(written, dict) else {}
+    table, differing = written.get("origins"), written.get("differing")
+    places = table.items() if isinstance(table, dict) else ()
+    keys = differing if isinstance(differing, list) else ()
+    return {k: str(place) for k, place in places}, {k for k in keys if isinstance(k, str)}
 
 
 def _base_values(folder: Path) -> dict[str, Any]:

@@ -84,11 +84,13 @@ def evaluated_sample(trajectory: Trajectory, model: Model, step: int) -> dict[st
     """What is kept of one attempt of an evaluation."""
     tokens, start = trajectory.tokens, _response_start(trajectory)
     decode = model.inference.tokenizer.decode
+    agent = trajectory.extra_fields.get("agent")
     return {
         "step": step,
         "problem": trajectory.group_id,
         "attempt": trajectory.run_id,
         "model": trajectory.model,
+        **({} if agent is None else {"agent": str(agent)}),
         "prompt": decode(tokens[:start]),
         "answer": decode(tokens[start:]),
         "ground_truth": trajectory.extra_fields.get(REFERENCE),
@@ -143,8 +145,6 @@ def keep_rollouts(
         # Held-out problems alone have their reference answer with them.
         del record["ground_truth"]
         record |= {name: bounded(record[name], _LONGEST) for name in ("prompt", "answer")}
-        if "agent" in t.extra_fields:
-            record["agent"] = str(t.extra_fields["agent"])
         found = advantages.get(id(t))
         record["tokens"] = _response_tokens(t, models[t.model], found)
         run.sample("rollouts", record)

@@ -341,6 +341,20 @@ def test_seeds_are_drawn_over_each_other(show, write_run, tmp_path):
     page.wait_for_selector(".chart .uplot")
 
 
+def test_records_of_any_form_are_shown(show, write_run, tmp_path):
+    odd = [None, 5, "text", [], {}, [1], [[1]], [None], {"text": 5}, {"text": [1]}, True]
+    names = (
+        "prompt", "answer", "tokens", "rounds", "exchanges", "messages", "reward", "rewards",
+        "failure", "problem", "agent", "attempt", "step",
+    )  # fmt: skip
+    records = [{"step": i, name: value} for name in names for i, value in enumerate(odd)]
+    page = show(report_file([write_run(tmp_path / "run", samples={"own": records})]))
+    for button in page.query_selector_all("#records button"):
+        button.click()
+    assert "could not be drawn" not in page.inner_text("body")
+    assert shown_count(page)[0] == f"{len(records)} of {len(records)} samples"
+
+
 @pytest.mark.parametrize("kind", ["empty", "damaged", "killed"])
 def test_a_bad_run_folder_has_a_page(show, write_run, tmp_path, kind):
     files = {"metrics__jsonl": '{"step": 1, "a": 2}\n{"st\n'} if kind == "damaged" else {}

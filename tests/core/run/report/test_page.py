@@ -55,7 +55,7 @@ def test_a_report_holds_the_run(write_run, tmp_path):
         config__yaml="seed: 7\ntrainer: {type: t, phases: [{name: warm}]}\na: {b: 2}\nc: 1\n",
         config__input__yaml="seed: 0\na: {b: 2}\n",
         config__origins__json=json.dumps(
-            {"origins": {"seed": ["command line", 2], "a.b": ["x.yaml:2", 1]}}
+            {"origins": {"seed": "command line", "a.b": "x.yaml:2"}, "differing": ["seed"]}
         ),
         plugins__lock__json=json.dumps(
             [{"kind": "trainer", "name": "t", "used": True}, {"name": "u", "used": False}]
@@ -138,7 +138,10 @@ def test_json_in_the_page_is_the_value_again():
         ({"metrics__jsonl": '{"step": 1, "a": 1}\n{dam\n'}, "1 line of metrics.jsonl could not"),
         ({"config__yaml": ": ["}, "it has no metrics"),
         ({"config__origins__json": "[]", "config__yaml": "a: 1"}, "it has no metrics"),
-        ({"config__origins__json": '{"origins": 5}', "config__yaml": "a: 1"}, "it has no metrics"),
+        (
+            {"config__origins__json": '{"origins": 5, "differing": 5}', "config__yaml": "a: 1"},
+            "it has no metrics",
+        ),
         ({"plugins__lock__json": '{"a": 1}', "environment__json": "[1]"}, "it has no metrics"),
         ({"timeline__jsonl": "{}\nx\n", "log__txt": "\x00\xff"}, "it has no metrics"),
     ],

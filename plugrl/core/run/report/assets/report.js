@@ -297,18 +297,21 @@
 
   // -- samples -----------------------------------------------------------------------------
 
+  // A record may be anything: components of others write some, too.
+  const objects = (value) => Array.isArray(value) ? value.filter((item) => item !== null && typeof item === "object") : [];
+  const tokensOf = (r) => r.tokens && Array.isArray(r.tokens.text) && r.tokens.text.length ? r.tokens : null;
   const reward = (r) => {
     if (typeof r.reward === "number") return r.reward;
-    const own = r.rewards && Object.values(r.rewards).find((v) => typeof v === "number");
-    if (own !== undefined && own !== null) return own;
-    const scored = (r.exchanges || []).filter((e) => typeof e.reward === "number");
+    const own = r.rewards && typeof r.rewards === "object" ? Object.values(r.rewards).find((v) => typeof v === "number") : undefined;
+    if (own !== undefined) return own;
+    const scored = objects(r.exchanges).filter((e) => typeof e.reward === "number");
     return scored.length ? scored[scored.length - 1].reward : null;
   };
-  const invalid = (r) => Boolean(r.failure) || (r.exchanges || []).some((e) => e.failure);
+  const invalid = (r) => Boolean(r.failure) || objects(r.exchanges).some((e) => e.failure);
   const group = (r) => r.problem === undefined ? (r.category || "") : String(r.problem);
-  const prompt = (r) => r.prompt !== undefined ? r.prompt : r.question !== undefined ? r.question : "";
-  const answer = (r) => r.answer !== undefined ? r.answer : "";
-  const asText = (value) => typeof value === "string" ? value : JSON.stringify(value);
+  const asText = (value) => typeof value === "string" ? value : value === undefined || value === null ? "" : JSON.stringify(value);
+  const prompt = (r) => asText(r.prompt !== undefined ? r.prompt : r.question);
+  const answer = (r) => asText(r.answer);
 
   function tint(span, kind, value, scale) {
     if (typeof value !== "number") return;
@@ -321,7 +324,7 @@
   }
   /** Runs of trained tokens are the model's, the others came from tools, people or other agents. */
   function tokenBlocks(tokens, kind) {
-    const blocks = [], scale = Math.max(...(tokens.advantage || [0]).map((v) => Math.abs(v || 0)));
+    const blocks = [], scale = Math.max(0, ...(tokens.advantage || []).map((v) => Math.abs(v || 0)));
     const column = { "log-probability": tokens.logprob, advantage: tokens.advantage, mask: tokens.mask }[kind];
     let own = null, block = null;
     tokens.text.forEach((piece, i) => {
@@ -329,7 +332,7 @@
       if (trained !== own) {
         own = trained;
         block = el("div", { class: trained ? "text turn" : "text outside", dir: "auto" });
-        blocks.push(block);
+        blocks.push(trained ? block : el("div", {}, el("span", { class: "soft" }, "from a tool, a person or another agent"), block));
       }
       const span = el("span", { class: "t" }, piece);
       if (column && (trained || kind === "mask")) tint(span, kind, column[i], scale);
@@ -350,34 +353,34 @@
   }
   function dialogue(r) {
     const parts = [];
-    for (const round of r.rounds || []) {
-      for (const entry of Array.isArray(round) ? round : [round]) {
+    for (const round of objects(r.rounds)) {
+      for (const entry of Array.isArray(round) ? objects(round) : [round]) {
         const says = entry.says === undefined ? entry : entry.says;
         parts.push(said(entry.agent || "agent", says, entry.decides ? `decides: ${entry.decides}` : ""));
         if (entry.reply) parts.push(el("div", {}, el("b", {}, "as sampled"), textBlocks(entry.reply)));
       }
     }
-    for (const e of r.exchanges || []) {
+    for (const e of objects(r.exchanges)) {
       parts.push(said("tester", e.probe), said("target", e.response, `score ${number(e.score)}, reward ${number(e.reward)}`));
       if (e.failure) parts.push(el("p", { class: "bad" }, e.failure));
     }
-    for (const m of r.messages || []) {
+    for (const m of objects(r.messages)) {
       parts.push(said(m.role || "message", m.content || ""));
-      for (const call of m.tool_calls || []) parts.push(el("div", { class: "text call" }, el("b", {}, "tool call "), JSON.stringify(call.function || call)));
+      for (const call of objects(m.tool_calls)) parts.push(el("div", { class: "text call" }, el("b", {}, "tool call "), JSON.stringify(call.function || call)));
     }
     return parts;
   }
-  const SHOWN = new Set(["prompt", "question", "answer", "tokens", "rounds", "exchanges", "messages", "step"]);
+  const SHOWN = new Set(["prompt", "question", "answer", "step"]), PARTS = new Set(["tokens", "rounds", "exchanges", "messages"]);
   function record(r, kind) {
-    const facts = Object.entries(r).filter(([name, value]) => !SHOWN.has(name) && value !== "" && value !== null)
+    const facts = Object.entries(r).filter(([name, value]) => !SHOWN.has(name) && !(PARTS.has(name) && typeof value === "object") && value !== "" && value !== null)
       .map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value]);
     const who = r.agent ? ` of ${r.agent}` : "";
-    const spoken = dialogue(r), has = r.tokens && r.tokens.text.length;
+    const spoken = dialogue(r), tokens = tokensOf(r);
     return el("div", { class: "record" },
       prompt(r) !== "" ? [el("b", {}, "Prompt" + who), textBlocks(prompt(r))] : null,
       spoken,
-      has && kind !== "none" ? [el("b", {}, "Answer" + who), tokenBlocks(r.tokens, kind), r.tokens.text.length < (r.tokens.count || 0)
-        ? el("p", { class: "soft" }, `the first ${r.tokens.text.length} of ${r.tokens.count} tokens`) : null]
+      tokens && kind !== "none" ? [el("b", {}, "Answer" + who), tokenBlocks(tokens, kind), tokens.text.length < (tokens.count || 0)
+        ? el("p", { class: "soft" }, `the first ${tokens.text.length} of ${tokens.count} tokens`) : null]
         : answer(r) !== "" ? [el("b", {}, "Answer" + who), textBlocks(answer(r), "text turn")] : null,
       table(["field", "value"], facts));
   }
@@ -483,7 +486,7 @@
       if (run.config_fault) own.push(el("p", { class: "bad" }, run.config_fault));
       if (run.config.length) {
         own.push(el("h3", {}, "What differs from the recipe"), changed.length
-          ? table(["key", "recipe", "this run", "origin"], changed.map((row) => [row.key, row.was, row.value, row.origin]))
+          ? table(["key", "its file", "this run", "origin"], changed.map((row) => [row.key, row.was, row.value, row.origin]))
           : el("p", { class: "soft" }, "Nothing."));
         own.push(folded(`Configuration (${run.config.length} values)`,
           () => table(["key", "value", "origin"], run.config.map((row) => [row.key, row.value, row.origin || "default"]))));
@@ -498,6 +501,14 @@
     return el("section", { id: "configuration" }, el("h2", {}, "Configuration"), parts);
   }
 
-  main.replaceChildren(...[headline(), curves(), events(), times(), film(), samples(), configuration()].filter(Boolean));
+  const sections = [headline, curves, events, times, film, samples, configuration].map((make) => {
+    try {
+      return make();
+    } catch (error) {
+      // The other parts are of use without this one.
+      return el("p", { class: "bad" }, `This part of the page could not be drawn: ${error}`);
+    }
+  });
+  main.replaceChildren(...sections.filter(Boolean));
   document.documentElement.dataset.ready = "yes";
 })();
