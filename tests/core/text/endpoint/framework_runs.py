@@ -58,6 +58,7 @@ def train_step(folder, command, **worker):
 def assert_trained(line):
     """A step was made of attempts that all came to their end."""
     assert line["rollout/invalid"] == 0.0
+    assert line["rollout/cut"] < 1.0
     assert line["rollout/reward_max"] > line["rollout/reward_min"]
     assert line["train/grad_norm"] > 0
     assert math.isfinite(line["train/grad_norm"])

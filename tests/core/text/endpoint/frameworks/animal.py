@@ -24,17 +24,23 @@ class Anything(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+#: Where no schema is enforced, a model with random weights may go on to the longest answer.
+CUT = "cut"
+
+
 def attempt(ask):
     """Ask in each of the modes that are given, and say what came of the attempt.
 
     The reward is one in which attempts of a group differ.
     """
-    said = ""
+    said, cut = "", 0
     for mode in sys.argv[1:]:
         try:
             value = ask(mode)
         except Exception as error:
             raise SystemExit(f"{mode}: {type(error).__name__}: {error}") from error
         assert isinstance(value, (Animal, Anything, str)), (mode, value)
+        cut += value == CUT
         said += value if isinstance(value, str) else value.model_dump_json()
-    print(json.dumps({"answer": said, "reward": float(sum(map(ord, said)) % 7)}))
+    reward = float(sum(map(ord, said)) % 7)
+    print(json.dumps({"answer": said, "reward": reward, "metrics": {"cut": cut}}))

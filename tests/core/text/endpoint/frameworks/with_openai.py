@@ -1,6 +1,6 @@
 """OpenAI's own client: forms of chats and of responses."""
 
-from animal import MODEL, QUESTION, Animal, Anything, attempt
+from animal import CUT, MODEL, QUESTION, Animal, Anything, attempt
 from openai import OpenAI, pydantic_function_tool
 
 client = OpenAI(max_retries=0)
@@ -17,7 +17,7 @@ def ask(mode):
     if mode == "json_object":
         answer = chats.create(**asked, response_format={"type": "json_object"}).choices[0]
         cut = answer.finish_reason == "length"
-        return "cut" if cut else Anything.model_validate_json(answer.message.content)
+        return CUT if cut else Anything.model_validate_json(answer.message.content)
     if mode in ("required", "named"):
         asked["tool_choice"] = NAMED if mode == "named" else "required"
         tools = [pydantic_function_tool(Animal, name="buy")]

@@ -1,7 +1,8 @@
 """Pydantic AI: the three ways in which an agent has a typed output, and both interfaces."""
 
-from animal import MODEL, QUESTION, Animal, Anything, attempt
+from animal import CUT, MODEL, QUESTION, Animal, Anything, attempt
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
+from pydantic_ai.exceptions import OutputTokenLimitExceeded
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -18,7 +19,12 @@ def ask(mode):
     kind = OpenAIResponsesModel if interface == "responses" else OpenAIChatModel
     model = kind(MODEL, provider=OpenAIProvider())
     agent = Agent(model, output_type=OUTPUTS[output], retries=8)
-    return agent.run_sync(QUESTION).output
+    try:
+        return agent.run_sync(QUESTION).output
+    except OutputTokenLimitExceeded:
+        if output == "prompted":
+            return CUT
+        raise
 
 
 attempt(ask)
