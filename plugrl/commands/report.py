@@ -44,6 +44,10 @@ def command(
     from plugrl.core.run.folder import find
     from plugrl.core.run.report.page import report_file
 
+    if output is not None and Path(output).is_dir():
+        raise UsageError(
+            f"--output {output} is a folder; name a file in it, such as {output}/report.html"
+        )
     folders = list(dict.fromkeys(find(run, Path(runs_folder)) for run in runs))
     try:
         path = report_file(folders, None if output is None else Path(output))

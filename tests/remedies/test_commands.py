@@ -136,6 +136,10 @@ OF_RUNS = [
     ("runs list --runs-folder nowhere", "check --runs-folder", "runs list --runs-folder runs"),
     ("runs show latest --last 3", "--last is of the timeline: add --timeline",
      Read(r"add (--\w+)", "runs show latest --last 3 {}".format)),
+    ("report latest --output no/page.html", "choose another file with --output",
+     "report latest --output page.html"),
+    ("report latest --output .", "name a file in it, such as",
+     Read(r"such as (\S+)", "report latest --output {}".format)),
     ("sample latest", "no prompt is given; write one", "sample latest 1+2="),
     ("sample latest", "or --file FILE", "sample latest --file prompts.txt"),
 ]  # fmt: skip
@@ -155,6 +159,8 @@ def test_a_remedy_of_a_command_about_runs_helps(trial, shelf, monkeypatch):
 SHORT = {
     *("commands/_main: ; did you mean", "commands/_main: ; did you mean {}?"),
     *("commands/plugins: write {}/{}", _BENCH, _TWO),
+    # tests/commands/test_report.py compares a run with itself, and then with another one.
+    "are one run; name another one to compare it with",
 }
 #: Texts that name no key, value or command.
 REASONS = {
