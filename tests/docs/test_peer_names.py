@@ -869,3 +869,19 @@ def test_the_readme_trains_the_recipe_gsm8k():
     assert config["models"]["policy"]["source"]["path"] == source["path"]
     assert config["trainer"]["type"] == recipe["trainer"]["type"]
     assert f'reward="{recipe["rollout_worker"]["evaluator"]}"' in code
+
+
+def test_the_numbers_of_the_comparison_are_those_of_the_package():
+    from plugrl.core.plugins.kinds import KINDS
+    from plugrl.core.plugins.registry import default_registry
+
+    page = (DOCS / "comparison.md").read_text("utf-8")
+
+    def own(kind):
+        found = default_registry().records(kind)
+        return sum(record.distribution == "plugrl" for record in found)
+
+    assert f"for {len(KINDS)} kinds" in page
+    assert f"{own('advantage')} advantages, {own('loss')} losses" in page
+    alone = [name for name in RECIPES.glob("*.yaml") if name.stem.startswith(("cart", "pendulum"))]
+    assert f"{len(alone)} recipes for single agents" in page
