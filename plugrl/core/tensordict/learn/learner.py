@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDict
 from torchrl.objectives.common import LossModule
+from torchrl.objectives.value import ValueEstimatorBase
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.agents.operators import PARAMS
@@ -86,10 +87,12 @@ class Learner:
         if "waiting" in batch and not getattr(self._gae, "knows_turns", False):
             raise ConfigError(
                 f"agents take turns, and {type(self._gae).__name__} takes each step for its own "
-                "agent's; give GeneralisedAdvantage, such as with ppo.implementation: plugrl"
+                "agent's; return GeneralisedAdvantage(self.agent, rl.gamma, rl.lmbda) instead, or "
+                "write ppo.implementation: plugrl"
             )
+        of_torchrl = isinstance(self._gae, ValueEstimatorBase)
         with torch.no_grad():
-            answer = self._gae(batch, **self._value_parameters())
+            answer = self._gae(batch, **(self._value_parameters() if of_torchrl else {}))
         return answer if isinstance(answer, dict) else {}
 
     def _value_parameters(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from tensordict.nn import TensorDictModule
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from torchrl.objectives import (
+    ClipPPOLoss,
     DiscreteIQLLoss,
     DiscreteSACLoss,
     HardUpdate,
@@ -25,9 +26,11 @@ from torchrl.objectives import (
 
 from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.experiment import prepare
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.agents.distributions.choice import distribution_for
 from plugrl.core.tensordict.agents.operators import ParametersDistribution
+from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.off_policy import OffPolicyTrainer
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.testing import tiny
@@ -264,3 +267,61 @@ def test_a_resumed_run_has_the_target_networks_and_weights_of_one_that_was_not_s
         )
         assert one.keys() == other.keys()
         assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+class Clipped(TensorDictRlTrainer):
+    """PPO of TorchRL, with its advantages or ours."""
+
+    ours = True
+
+    def _get_loss_module_and_gae(self) -> tuple[torch.nn.Module, Any]:
+        rl = self.hyper_params.rl
+        loss = ClipPPOLoss(self.policy_operator, self.value_operator, entropy_coeff=0.0)
+        loss.make_value_estimator(ValueEstimators.GAE, gamma=rl.gamma, lmbda=rl.lmbda)
+        ours = GeneralisedAdvantage(self.agent, rl.gamma, rl.lmbda)
+        return loss, ours if self.ours else loss.value_estimator
+
+
+class ClippedByTorchrl(Clipped):
+    ours = False
+
+
+def trained(cls: type[Clipped], task: ScenarioInstance, **rl: Any) -> list[dict[str, Any]]:
+    sections = {"rl": {"num_iterations": 3, "lr": 0.01, **rl}, "validate": {"enabled": False}}
+    trainer = cls(scenario_instance=task, hyper_params=sections)
+    trainer.train()
+    return trainer.run.metrics
+
+
+def test_our_advantages_ask_the_critic_that_a_loss_of_torchrl_trains() -> None:
+    """Its losses keep the weights beside an empty copy of the network."""
+    lines = [
+        trained(
+            cls,
+            ScenarioInstance(name="counting", make_environment=lambda split: Counting([3, 5] * 4)),
+            frames_per_batch=64,
+        )
+        for cls in (Clipped, ClippedByTorchrl)
+    ]
+    ours, theirs = (
+        [
+            value
+            for line in run
+            for name, value in line.items()
+            if name.startswith(("train/loss", "rollout/mean"))
+        ]
+        for run in lines
+    )
+    assert len(theirs) >= 3 * 3
+    assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+
+
+def test_where_agents_take_turns_a_loss_of_torchrl_learns_from_our_advantages_alone() -> None:
+    scenario = default_registry().load(default_registry().resolve("scenario", "pettingzoo"))
+    task = scenario({"environment": "tictactoe_v3", "num_envs": 2}).build(seed=0)
+    assert "train/player_1/loss_critic" in trained(Clipped, task, frames_per_batch=32)[-1]
+    said = (
+        r"GAE takes each step .* return GeneralisedAdvantage\(self\.agent, rl\.gamma, rl\.lmbda\)"
+    )
+    with pytest.raises(ConfigError, match=said):
+        trained(ClippedByTorchrl, task, frames_per_batch=32)
