@@ -98,6 +98,10 @@ SB3 = {
     "`VecFrameStack(envs, 4)`": ("plugrl.VecFrameStack",
         "stack = 'gymnasium.wrappers:FrameStackObservation'\n"
         "tree(scenario={'wrappers': [{'path': stack, 'kwargs': {'stack_size': 4}}]})"),
+    "`make_atari_env`, `AtariWrapper`": ("plugrl.make_atari_env",
+        "wrappers = ['gymnasium.wrappers:AtariPreprocessing']\n"
+        "pong = plugrl.PPO('ALE/Pong-v5', scenario={'wrappers': wrappers})\n"
+        "prepare(pong.config, preflight=False)"),
     "`VecVideoRecorder`": ("plugrl.VecVideoRecorder",
         "prepare(plugrl.PPO('CartPole-v1', validate={'film': 'gif'}).config, preflight=False)\n"
         "prepare(plugrl.PPO('CartPole-v1', validate={'film': 'mp4'}).config, preflight=False)"),
@@ -394,6 +398,11 @@ TRL = {
     "`tools`": ("tree(tools=[print])", "has('rollout_worker', 'agent')"),
     "`rollout_func`, `environment_factory`": ("tree(rollout_func=print)",
         "plugrl.register_rollout_worker, plugrl.RolloutWorker"),
+    "`formatting_func`": ("tree(plugrl.SFT, formatting_func=print)",
+        "text = 'def f(row): return {\"text\": row[\"prompt\"] + row[\"answer\"]}'\n"
+        "rows, mapped = file('f.jsonl', json.dumps(ROWS[0])), file('formatting.py', text)\n"
+        "learned({'data_files': [rows], 'map': f'{mapped}:f'})"),
+    "`data_collator`, `compute_metrics`, `optimizers`": ("tree(compute_metrics='f')", None),
     "`callbacks`": ("tree(callbacks=[print])",
         "steps = []\n"
         "form(reward=short, **SHORT).train(callbacks=[lambda step: steps.append(step)])\n"
@@ -601,6 +610,10 @@ TRL = {
     "`trl grpo --model_name_or_path ... --dataset_name ...`": (
         "import plugrl.commands.grpo",
         "tree(data={'name': 'a/b'}, model={'path': 'folder'})"),
+    "`trl sft --config run.yaml`": ("import plugrl.commands.sft",
+        "assert tree(plugrl.SFT)['trainer']['type'] == 'self_hosted_cross_entropy'\n"
+        "path = form(plugrl.SFT, **SHORT).save(Path(FOLDER) / 'run.yaml')\n"
+        "prepare(str(path), preflight=False)"),
     "`trl vllm-serve`": ("import plugrl.commands.vllm_serve", "command('serve')"),
     "`trl env`": ("import plugrl.commands.trl", "command('env')"),
     "`accelerate launch`": (
