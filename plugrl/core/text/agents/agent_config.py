@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from plugrl.core.config.sources.merge import Layer
 from plugrl.core.config.sources.origins import Fault, fault_at, raise_faults, shown
 from plugrl.core.config.sources.reader import read_file
 from plugrl.core.errors import ConfigError
+from plugrl.core.text.agents.mcp_servers import server_of
 from plugrl.core.text.agents.tools import Tool, bind
 from plugrl.core.text.inference.chat import as_messages
 from plugrl.core.text.inference.sampling import SamplingParams
@@ -38,6 +40,20 @@ class ToolSection:
         for key in ("name", "binding"):
             if not getattr(self, key):
                 raise ConfigError(f"{key} is missing; write name and binding: module:function")
+
+
+@dataclass
+class McpServerSection:
+    """A server whose tools the agent may call."""
+
+    command: list[str] | str = described([], "a program and its arguments, run without a shell")
+    url: str = described("", "where a server runs already, such as http://127.0.0.1:8000/mcp")
+    tools: list[str] = described([], "names of its tools; none: all of them")
+    env: dict[str, str] = described({}, "variables of the program, besides HOME, PATH and the like")
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise ConfigError("name either command or url, one of them")
 
 
 @dataclass
@@ -97,6 +113,7 @@ class AgentSection:
     )
     tool_call_mode: Literal["openai"] = described("openai", "tools are described by the template")
     tools: list[ToolSection] = described([], "what it may call")
+    mcp_servers: list[McpServerSection] = described([], "servers whose tools it may call too")
     stop_tools: list[str] = described([], "tools whose result is the final answer")
     llm_config: SamplingSection = described(SamplingSection, "sampling")
     tracers: list[Any] = described([], "no effect: every turn is recorded")
@@ -109,7 +126,8 @@ class AgentSection:
         if twice is not None:
             raise ConfigError(f"tools must have names of their own; {twice!r} is there twice")
         lost = next((name for name in self.stop_tools if name not in names), None)
-        if lost is not None:
+        # Which tools servers have is not known yet.
+        if lost is not None and not self.mcp_servers:
             has = f"they are: {', '.join(names) or 'none'}{did_you_mean(lost, names, 1)}"
             raise ConfigError(f"stop_tools must be names of tools; {lost!r} is none; {has}")
 
@@ -154,6 +172,7 @@ def load_agent(path: str | Path, workspace: str | Path | None = None) -> AgentDe
     loader = _Loader(checker, path, Path(workspace) if workspace else path.resolve().parent)
     system = loader.system(values)
     tools = loader.tools(values)
+    tools += loader.server_tools(values, {tool.name for tool in tools})
     raise_faults(faults + loader.faults, f"the agent of {shown(path)} is wrong")
     return AgentDefinition(
         name=section.name,
@@ -244,4 +263,32 @@ class _Loader:
                 continue
             options = {k: section[k] for k in ("name", "description", "parameters")}
             found.append(Tool(function=function, **options))
+        return found
+
+    def server_tools(self, values: dict[str, Any], taken: set[str]) -> list[Tool]:
+        """The tools of MCP servers, which are asked for them."""
+        found: list[Tool] = []
+        sections = values["mcp_servers"] if isinstance(values["mcp_servers"], list) else []
+        for number, section in enumerate(sections):
+            if not isinstance(section, dict) or any(value is BAD for value in section.values()):
+                continue
+            if bool(section["command"]) == bool(section["url"]):
+                continue
+            command = section["command"]
+            try:
+                words = shlex.split(command) if isinstance(command, str) else command
+                server = server_of(words, section["url"], section["env"], str(self._workspace))
+                tools = server.tools(section["tools"])
+            except (ConfigError, ValueError) as error:
+                self._fault(("mcp_servers", number), str(error))
+                continue
+            for tool in tools:
+                if tool.name in taken:
+                    fault = f"has a tool {tool.name!r}, as another of tools and servers; name those"
+                    self._fault(("mcp_servers", number), f"{fault} that are meant in its tools")
+                taken.add(tool.name)
+            found += tools
+        lost = [name for name in values["stop_tools"] or () if name not in taken]
+        if sections and lost and not self.faults:
+            self._fault(("stop_tools",), f"must be names of tools; {lost[0]!r} is none")
         return found

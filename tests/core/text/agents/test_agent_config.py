@@ -111,6 +111,8 @@ def test_system_prompts(workspace, tmp_path, monkeypatch, text, system):
             "tools:\n  - {name: x, binding: 'lost:f'}",
             "tools[0].binding (FILE:2): there is no lost.py in",
         ),
+        ("mcp_servers: [{}]", "name either command or url, one of them"),
+        ("mcp_servers: [{command: [x], url: y}]", "name either command or url, one of them"),
         ("- a", "the root must be a mapping"),
         ("a: [", "not YAML"),
     ],
