@@ -109,6 +109,10 @@ NIP = {
         "overridden(Rl, 'state_dict'); overridden(Rl, 'load_state_dict')"),
     "`run_experiment(hyper_params)`": ("from plugrl import run_experiment", "plugrl.train"),
     "`self.hyper_params.rl.num_iterations`": ("assert loop().hyper_params.rl.num_iterations", None),
+    "`self.hyper_params.ppo` of a trainer of your own": (
+        "from plugrl.trainers.vanilla_ppo import PpoConfig\n"
+        "mine = type('Mine', (Rl,), {'sections': {**Rl.sections, 'ppo': PpoConfig}})\n"
+        "assert mine(scenario_instance=instance()).hyper_params.ppo.clip_epsilon == 0.2", None),
     '`hyper_params.get("rl.lr")`, `hyper_params["rl.lr"]`': (
         "params = loop().hyper_params\n"
         "assert params['rl.lr'] == params.get('rl.lr') == params.rl.lr", None),
@@ -167,6 +171,10 @@ NIP = {
         "    accepts(PureTextRlTrainer.sections['text_rl'], test_scheme=scheme)", None),
     "`trainer: pure_text_ei`, `pure_text_malt`": (
         "has('trainer', 'pure_text_ei')", "has('trainer', 'ei_pure_text', 'malt_pure_text')"),
+    "`dataset`": (
+        "loop(dataset='eru10000').hyper_params",
+        "default_registry().load(default_registry().resolve('scenario', 'graph_isomorphism'))("
+        "{'train_size': 8, 'test_size': 8})"),
     "`interaction_protocol: nip`": (
         "loop(interaction_protocol='nip').hyper_params",
         "assert make_protocol({'type': 'nip'}).agent_names"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from plugrl.core.config.sources.files import read_small_text
 from plugrl.core.config.view import HyperParameters
 from plugrl.core.errors import PlugrlError
 from plugrl.core.experiment import prepare
+from plugrl.core.scenario import ScenarioInstance
+from plugrl.core.tensordict.trainer import TensorDictTrainer
 
 #: Rows of the table of keys whose text is no command, or that need a value or base of their own.
 _REPLAY = "-rollout_worker.trajectory_load_path -rollout_worker.trajectory_format"
@@ -42,6 +45,12 @@ _OPENAI = f"{_ASK}.type=openai"
 _HOSTED = "trainer.type=self_hosted_grpo models.policy.train=local"
 
 OF_TABLE: list[Row] = [
+    row(
+        "interaction_protocol=nip",
+        "write scenario.protocol.type",
+        "-interaction_protocol scenario.protocol.type=nip",
+        base="graph_isomorphism_nip",
+    ),
     row(
         "data.mock_api_type=x",
         "write scenario: arithmetic, or another",
@@ -514,8 +523,26 @@ def defaults_of(times):
         compose(Path(folder, "f0.yaml"))
 
 
+def section_of_a_trainer(sections):
+    """Read a section of one's own in a trainer that declares ``sections``."""
+
+    class Mine(TensorDictTrainer):
+        def train(self):
+            self.hyper_params.mine  # noqa: B018
+
+    Mine.sections = {**TensorDictTrainer.sections, **sections}
+    task = ScenarioInstance(name="mine", make_environment=lambda split: None)
+    Mine(scenario_instance=task).train()
+
+
 #: What code says, and what it takes instead.
 TRIALS = [
+    Trial(
+        "; declare a section that a trainer reads in its `sections`",
+        section_of_a_trainer,
+        {},
+        {"mine": dataclasses.make_dataclass("MineConfig", [("k", int, 3)])},
+    ),
     Trial("each counted as often as it is named; name each once", defaults_of, 2, 1),
     Trial("; see plugrl ls recipes", compose, "zzzz", "sft"),
     Trial("did you mean", compose, "sfft", Read(r"did you mean (\w+)\?")),

@@ -328,6 +328,8 @@ KEYS: tuple[Key, ...] = (
         "a run gets its id when it begins; write experiment_name, or plugrl resume RUN on"
         " the command line",
     ),
+    _no("dataset", f"a task has its data, and files of problems are data.data_files; {_OUT}"),
+    _no("interaction_protocol", "write scenario.protocol.type"),
     _no("resource", f"plugrl starts no machines; {_OUT}"),
     _no("resume", "write plugrl resume RUN on the command line"),
     _no("debug", "write runtime_monitor.dump_steps, or plugrl --debug on the command line"),

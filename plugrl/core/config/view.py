@@ -44,10 +44,13 @@ class ConfigView(Mapping[str, Any]):
             return tuple(self._child(item, f"{path}[{i}]") for i, item in enumerate(value))
         return value
 
+    #: What is said of a key that is missing and like none that is there.
+    _remedy = ""
+
     def _miss(self, key: object) -> str:
         where = f"{self._path}.{key}" if self._path else str(key)
         close = difflib.get_close_matches(str(key), self._values, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = f"; did you mean {close[0]}?" if close else self._remedy
         return f"the configuration has no {where}{hint}"
 
     def __getitem__(self, key: str) -> Any:
@@ -118,6 +121,8 @@ class HyperParameters(ConfigView):
     """Everything that defines the experiment: all sections but those that ``settings`` covers."""
 
     __slots__ = ()
+
+    _remedy = "; declare a section that a trainer reads in its `sections`"
 
 
 class ExperimentSettings(ConfigView):
