@@ -278,7 +278,8 @@ def _events(
     items = _items(head, asked, choice)
     for place, item in enumerate(items):
         at = {"output_index": place}
-        empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+        called = item["type"] == "function_call"
+        empty: dict[str, Any] = {"arguments": ""} if called else {"content": []}
         first = {**item, **empty, "status": "in_progress"}
         yield "response.output_item.added", {**at, "item": first}
         own = {**at, "item_id": item["id"]}

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from waiting import DEADLINE, wait_until
+from installed_frameworks import installed
+from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.agents.agent_config import load_agent
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "endpoint"))
-from installed_frameworks import installed
-
 SERVER = HERE / "letters_server.py"
 EXPECTED = [
     "3",
@@ -75,11 +73,8 @@ def test_tools_of_an_address(tmp_path):
     command = [sys.executable, str(SERVER), "streamable-http"]
     served = subprocess.Popen(command, env=environment(packages), stderr=subprocess.PIPE, text=True)
     try:
-        address = wait_until(
-            lambda: next(
-                (w for w in served.stderr.readline().split() if w.startswith("http://")), ""
-            )
-        )
+        words = (word for line in served.stderr for word in line.split())
+        address = next(word for word in words if word.startswith("http://"))
         done = asked(write(tmp_path, url=f"{address}/mcp", tools=["count", "fail"]), packages)
     finally:
         served.kill()

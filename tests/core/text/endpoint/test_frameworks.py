@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed_frameworks import installed
 
 sys.path.insert(0, str(Path(__file__).parent))
 from framework_runs import assert_trained, train_step
-from installed_frameworks import installed
 
 OPENAI = "json_schema json_object required named options responses responses_call"
 MODES = {
