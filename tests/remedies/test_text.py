@@ -29,7 +29,7 @@ from trials import Read, Trial, refused, tiered_trials, trained, warned
 from plugrl import Batch, TrainingConfiguration, Trajectory
 from plugrl.core.experiment import prepare
 from plugrl.core.protocol.protocol import make_protocol
-from plugrl.core.text.agents.agent_config import load_agent
+from plugrl.core.text.agents.agent_config import McpServerSection, load_agent
 from plugrl.core.text.agents.tools import bind
 from plugrl.core.text.data.files import LONGEST_LINE, read_files
 from plugrl.core.text.data.loader import filter_items, require_answers
@@ -40,6 +40,7 @@ from plugrl.core.text.dialogue.evaluation.report_page import make_folder
 from plugrl.core.text.dialogue.language_models import LanguageModelSystem
 from plugrl.core.text.dialogue.scorer import Score, as_scorer
 from plugrl.core.text.endpoint.clients.callables import accepted_arguments
+from plugrl.core.text.endpoint.forms import answer_grammar
 from plugrl.core.text.endpoint.requests import read_chat
 from plugrl.core.text.endpoint.server import listening_socket
 from plugrl.core.text.endpoint.session import Session
@@ -70,6 +71,7 @@ from plugrl.core.text.rollout.validate_rollout import (
 from plugrl.core.text.staged.analysis import questions_for
 from plugrl.core.text.validate_prepared import check_parameters
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
+from plugrl.scenarios.parsers.brackets import BracketsParser
 from plugrl.trainers.harness import HarnessTrainer
 from plugrl.trainers.remote_api_grpo import RemoteApiGrpoTrainer
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
@@ -676,6 +678,26 @@ def asked(own):
     Session._refuse(read_chat(json.dumps(body).encode()))
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+JSON = {"type": "json_object"}
+
+
+def formed(own):
+    """A request to an endpoint whose parser does not say how a call is written."""
+    body = {"model": "policy", "messages": [{"role": "user", "content": "a"}], **own}
+    request = read_chat(json.dumps(body).encode())
+    answer_grammar(request.form, request.tools, (), [BracketsParser({})], "")
+
+
+def served(own):
+    """A request for a model whose service samples with no options."""
+    body = {"model": "policy", "messages": [{"role": "user", "content": "a"}], **own}
+    request, limits = read_chat(json.dumps(body).encode()), {"policy": TokenLimits(9, 4)}
+    session = SimpleNamespace(offer=SimpleNamespace(limits=limits, parsers=(), call_parsers=()))
+    Session._check_options(session, request, "policy")
+    asyncio.run(Session._grammar(session, request, "policy", [SimpleNamespace(text="")]))
+
+
 def listening(own):
     """Listens at an address; ``busy`` stands for a port that is taken."""
     host, port = own
@@ -888,6 +910,12 @@ def rewritten(own):
     )
 
 
+def with_baseline(name):
+    section = {**SECTION, "baseline": name}
+    system = make_system(section=section, **({name: TINY} if name else {}))
+    HarnessTrainer(TrainingConfiguration(), make_environment(system, baseline=name), "dpo")
+
+
 def problems(suffix):
     """An attempt that reads bytes as a file of problems."""
 
@@ -1062,6 +1090,12 @@ TRIALS = [
     ),
     Trial("is a file; name a folder with {}", folder_of, "file", "folder"),
     Trial(
+        "write baseline: NAME, a frozen model with the weights that the tester begins with",
+        with_baseline,
+        None,
+        "first",
+    ),
+    Trial(
         "baseline {} is trained; name a frozen model",
         lambda own: make_system(section={**SECTION, "baseline": "b"}, b={**TINY, **own}),
         {"train": {"type": "local"}},
@@ -1095,6 +1129,39 @@ TRIALS = [
     # The endpoint of programs.
     Trial("is not supported: {}; leave it out", asked, {"logit_bias": {"3": 1}}, {}),
     Trial("seed is not supported here", asked, {"seed": 1}, {}),
+    Trial(
+        "calls cannot be forced, since no parser of calls says how one is written; send auto, or "
+        "use a parser that does, such as hermes",
+        formed,
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"tools": [TOOL], "tool_choice": "auto"},
+    ),
+    Trial(
+        "response_format cannot be enforced beside tools, since no parser of calls says how one "
+        "is written; send tool_choice none, or use a parser that does",
+        formed,
+        {"tools": [TOOL], "response_format": JSON},
+        {"tools": [TOOL], "response_format": JSON, "tool_choice": "none"},
+    ),
+    Trial(
+        "cannot be enforced by the service of {}; leave it out",
+        served,
+        {"response_format": JSON},
+        {},
+    ),
+    Trial("is not supported by the service of {}; leave it out", served, {"min_p": 0.1}, {}),
+    Trial(
+        "min_new_tokens is {}, and a grammar says when an answer ends; set it to 0",
+        lambda least: SamplingParams(grammar="start: /a/", min_new_tokens=least),
+        2,
+        0,
+    ),
+    Trial(
+        "name either command or url, one of them",
+        lambda own: McpServerSection(**own),
+        {},
+        {"url": "http://127.0.0.1/mcp"},
+    ),
     Trial(
         "prompt_logprobs is not supported during a run; leave it out",
         asked,
@@ -1285,6 +1352,9 @@ def test_what_code_recommends_helps(trial):
 #: Texts that name no key, value or command.
 REASONS = {
     "core/text/agents/agent: call": "the id of a call",
+    "as another of tools and servers; name those": "of servers: tests/core/text/agents",
+    "core/text/endpoint/forms: start: {}": "a rule of a grammar",
+    "core/text/endpoint/forms: call": "a rule of a grammar",
     "core/text/evaluate/pass_at_k: pass@": "the name of a metric",
     "core/text/dialogue/evaluation/report_page: first success, turn": "the head of a column",
     "core/text/dialogue/evaluation/evaluation: keep dialogues": "says what failed",
