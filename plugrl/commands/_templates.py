@@ -1,8 +1,62 @@
-"""The texts of ``plugrl new plugin`` that differ between kinds: code, configuration, tests."""
+"""The texts of ``plugrl new plugin`` that differ between templates, and the table of templates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from plugrl.commands import _component_templates as more
+
+#: The recipe of most templates; a template replaces some of its parts.
+EXAMPLE = """\
+# A model of a few thousand parameters learns a small task with $component; no download, no GPU.
+experiment_name: $component
+
+scenario:$scenario
+
+models:
+  policy:
+    source:
+      config:
+        model_type: qwen3
+        hidden_size: 32
+        intermediate_size: 64
+        num_hidden_layers: 1
+        num_attention_heads: 2
+        num_key_value_heads: 1
+        head_dim: 16
+        max_position_embeddings: 16
+      tokenizer:
+        characters: "0123456789+="$template
+    train:
+      type: local
+      learning_rate: 3e-3
+
+data:
+  batch_size: 8
+  rollout_repeat_n: 8
+
+rollout_worker:$worker
+  max_response_length: 3
+  evaluator: $evaluator
+
+trainer:
+  type: $trainer
+  total_train_steps: 50$algorithm$trackers
+"""
+#: These parts where a template says nothing of them.
+PARTS = {
+    "scenario": "\n  type: arithmetic\n  digits: 1\n  validation: 10\n  development: 0\n"
+    "  demonstrations: 0",
+    "worker": "",
+    "evaluator": "exact_match",
+    "trainer": "self_hosted_grpo",
+    "algorithm": "",
+    "trackers": "",
+    "template": "",
+    "train": "",
+    "section": "",
+}
 
 TRAINER = '''\
 """The trainer ``$component``: reinforce answers that are better than the batch's mean."""
@@ -309,7 +363,7 @@ class Test$cls(${contract}Contract):
     plugrl_$kind = "$component"
 '''
 
-#: Begins the tests of every kind that has no contract in the kit.
+#: Begins the tests of what the contract of a kind does not know.
 RUN_TEST = '''\
 """$component takes part in a short run, and does what it says."""
 
@@ -319,15 +373,15 @@ from importlib.resources import files
 import plugrl
 import pytest
 $imports
-from $package.$kind import $names
+from $package.$module import $names
 
-EXAMPLE = str(files("$package") / "example.yaml")
+EXAMPLE = str(files("$package") / "$recipe")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    return plugrl.train(EXAMPLE, [f"settings.runs_folder={folder}", "trainer.total_train_steps=2"])
+    return plugrl.train(EXAMPLE, [f"settings.runs_folder={folder}"$short])
 
 
 def test_it_takes_part_in_a_run(run):
@@ -400,53 +454,157 @@ def test_every_step_is_in_the_file(run):
 """
 
 
+#: Overrides that keep a run of a recipe short, by what its trainer counts.
+STEPS = ', "trainer.total_train_steps=2"'
+ITERATIONS = ', "rl.num_iterations=2"'
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kit:
-    """What differs between the packages of two kinds.
+    """What differs between the packages of two templates.
 
-    ``check`` is what a kind without a contract in the conformance kit tests besides taking part
-    in a run, with what it ``imports``, ``standard`` from the standard library. ``function`` says
-    that the component is a function.
-    ``replaced`` maps a part of the example configuration to its text for this kind.
+    Attributes:
+        kind: of the component; None: hooks, which are no component.
+        body: the module.
+        check: what is tested besides the contract of the kind and taking part in a run, with what
+            it ``imports``, and ``standard`` from the standard library. Empty: the contract trains.
+        function: whether the component is a function.
+        names: what tests import besides it, from its module.
+        example: the recipe; its ``parts`` are those of the component.
+        short: overrides that keep its run short.
+        sampler: whether the inference service of letters stands beside it.
+        data: further files of the package, by path.
     """
 
+    kind: str | None
     body: str
     check: str = ""
     imports: str = ""
     standard: str = ""
     function: bool = False
-    replaced: tuple[str, str] = ("", "")
+    names: str = ""
+    example: str = EXAMPLE
+    parts: Mapping[str, str] = field(default_factory=dict)
+    short: str = STEPS
+    sampler: bool = False
+    data: Mapping[str, str] = field(default_factory=dict)
 
 
+#: All templates, by the name that ``--kind`` and ``--add`` take.
 KITS = {
-    "trainer": Kit(body=TRAINER, replaced=("trainer", "$component")),
-    "evaluator": Kit(body=EVALUATOR, replaced=("evaluator", "$component")),
+    "trainer": Kit(kind="trainer", body=TRAINER, parts={"trainer": "$component"}),
+    "network_trainer": Kit(
+        kind="trainer",
+        body=more.NETWORK_TRAINER,
+        check=more.NETWORK_TRAINER_CHECK,
+        example=more.NETWORK_EXAMPLE,
+        parts={"trainer": "$component", "section": "\n\n$component: {temperature: 0.5}"},
+        short=ITERATIONS,
+    ),
+    "evaluator": Kit(kind="evaluator", body=EVALUATOR, parts={"evaluator": "$component"}),
     "rollout_worker": Kit(
-        body=ROLLOUT_WORKER, check=WORKER_CHECK, replaced=("worker", "\n  type: $component")
+        kind="rollout_worker",
+        body=ROLLOUT_WORKER,
+        check=WORKER_CHECK,
+        parts={"worker": "\n  type: $component"},
+    ),
+    "two_turn_worker": Kit(
+        kind="rollout_worker",
+        body=more.TWO_TURN_WORKER,
+        check=more.TWO_TURN_CHECK,
+        parts={
+            "worker": "\n  type: $component",
+            "template": "\n        chat_template: >-\n          {% for m in messages %}"
+            "{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}",
+        },
     ),
     "scenario": Kit(
+        kind="scenario",
         body=SCENARIO,
         check=SCENARIO_CHECK,
-        replaced=("scenario", "\n  type: $component\n  digits: 2"),
+        parts={"scenario": "\n  type: $component\n  digits: 2"},
     ),
     "advantage": Kit(
+        kind="advantage",
         body=ADVANTAGE,
         check=ADVANTAGE_CHECK,
         imports="import torch\n",
         function=True,
-        replaced=("algorithm", "\n  algorithm:\n    advantage: $component"),
+        parts={"algorithm": "\n  algorithm:\n    advantage: $component"},
     ),
     "loss": Kit(
+        kind="loss",
         body=LOSS,
         check=LOSS_CHECK,
         imports="import torch\n",
         function=True,
-        replaced=("algorithm", "\n  algorithm:\n    loss: $component"),
+        parts={"algorithm": "\n  algorithm:\n    loss: $component"},
+    ),
+    "body": Kit(
+        kind="body",
+        body=more.BODY,
+        check=more.BODY_CHECK,
+        example=more.NETWORK_EXAMPLE,
+        parts={
+            "trainer": "vanilla_ppo",
+            "section": "\n\nagents: {agent: {body: {type: $component, width: 32}}}",
+        },
+        short=ITERATIONS,
+    ),
+    "protocol": Kit(
+        kind="protocol",
+        body=more.PROTOCOL,
+        check=more.PROTOCOL_CHECK,
+        example=more.PROTOCOL_EXAMPLE,
+    ),
+    "scorer": Kit(
+        kind="scorer",
+        body=more.SCORER,
+        check=more.SCORER_CHECK,
+        example=more.RED_TEAM_EXAMPLE,
+        short=', "trainer.training_steps=2"',
+    ),
+    "inference_service": Kit(
+        kind="inference_service",
+        body=more.INFERENCE_SERVICE,
+        check=more.INFERENCE_CHECK,
+        imports="import torch\n",
+        names="Letters",
+        example=more.LETTERS_EXAMPLE,
+        parts={"trainer": "\ntrainer: evaluation"},
+        short="",
+    ),
+    "train_service": Kit(
+        kind="train_service",
+        body=more.TRAIN_SERVICE,
+        check=more.TRAIN_CHECK,
+        example=more.LETTERS_EXAMPLE,
+        parts={
+            "train": "\n    train: $component",
+            "trainer": "\ntrainer: {type: self_hosted_grpo, total_train_steps: 50}",
+        },
+        sampler=True,
+    ),
+    "fine_tune_service": Kit(
+        kind="fine_tune_service",
+        body=more.FINE_TUNE_SERVICE,
+        check=more.FINE_TUNE_CHECK,
+        example=more.FINE_TUNE_EXAMPLE,
+        short=', "text_rl.num_iterations=2"',
+        sampler=True,
+        data={"claims.jsonl": more.CLAIMS, "prompts/verifier.txt": more.PROMPT},
     ),
     "tracker": Kit(
+        kind="tracker",
         body=TRACKER,
         check=TRACKER_CHECK,
         standard="import csv\n",
-        replaced=("trackers", "\n\ntrackers:\n  - $component"),
+        parts={"trackers": "\n\ntrackers:\n  - $component"},
+    ),
+    "hook": Kit(
+        kind=None,
+        body=more.HOOK,
+        check=more.HOOK_CHECK,
+        names="FILE",
     ),
 }

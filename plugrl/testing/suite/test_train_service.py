@@ -123,10 +123,14 @@ class TrainServiceContract(ComponentContract):
         self, steps: Callable[..., TrainService], batch: Batch
     ) -> None:
         service = steps()
-        total, count = service.forward_backward(batch.copy(), LOSS)["nll"]
+        found = service.forward_backward(batch.copy(), LOSS)
+        assert {"loss", "nll"} <= set(found), "the loss itself is one of the metrics"
+        expected = (batch.values["advantages"] * service.compute_log_prob(batch)).sum()
+        expected = -expected / (batch.values["loss_mask"] != 0).sum()
+        assert found["loss"] == pytest.approx((float(expected), 1.0), rel=1e-3)
+        total, count = found["nll"]
         assert count == int((batch.values["loss_mask"] != 0).sum())
-        expected = -float(service.compute_log_prob(batch).sum())
-        assert total == pytest.approx(expected, rel=1e-3)
+        assert total == pytest.approx(-float(service.compute_log_prob(batch).sum()), rel=1e-3)
 
     def test_micro_batches_add_up(self, steps: Callable[..., TrainService], batch: Batch) -> None:
         whole, parts = steps(), steps()

@@ -336,6 +336,9 @@ class TrainService(BaseTrainService):
     def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
         """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count).
 
+        Among them is ``loss``, the loss of the whole batch, with the count 1. A batch in which
+        nothing is trained has no gradient, and its loss needs no ``backward``.
+
         What ``loss.needs`` names, "entropy" or "values", is a tensor of ``batch.values`` with a
         gradient when the loss is called: [B, T], float32, 0.0 where ``loss_mask`` is 0.
         """
