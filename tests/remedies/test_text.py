@@ -1405,6 +1405,7 @@ REASONS = {
     "core/text/dialogue/preflight: write models": "said after the words that are tried",
     "core/text/data/": "of data sets: tests/core/text/data",
     "core/text/publication: ": "of a hub of models",
+    "run plugrl eval {} validation, or let": "of a run of networks: test_core.py",
 }
 
 

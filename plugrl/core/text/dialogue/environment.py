@@ -167,7 +167,10 @@ def incompatibility(algorithm: Any, section: Any) -> str | None:
             f"{algorithm.least_width_reason}"
         )
     if algorithm.needs_baseline and "baseline" in section and section.baseline is None:
-        return f"baseline is missing, and {name} needs it as its reference; name a frozen model"
+        return (
+            f"baseline is missing, and {name} needs it as its reference; write baseline: NAME, a "
+            "frozen model with the weights that the tester begins with"
+        )
     return None
 
 
