@@ -109,7 +109,7 @@ def test_a_resumed_run_and_its_commands_use_the_pinned_commits(shell, trained, t
     (run / "status.json").write_text(json.dumps(status | {"state": "terminated"}))
     done = shell("resume", str(run))
     assert done.returncode == 0, done.stderr
-    assert "run done at step 3" in done.stderr
+    assert "done, 3 steps" in done.stdout
     for words in (
         ("sample", "latest", "hello", "--max-tokens", "2"),
         ("eval", "latest", "test"),
