@@ -18,7 +18,7 @@ TEMPLATE = (
 )
 
 
-def train_step(folder, command, **worker):
+def train_step(folder, command, algorithm=None, **worker):
     """The metrics of one training step over four attempts."""
     config = {
         "model_type": "qwen3",
@@ -46,7 +46,7 @@ def train_step(folder, command, **worker):
     }
     tree["data"] |= {"batch_size": 1, "rollout_repeat_n": 4}
     tree["validate"] = {"enabled": False}
-    tree["trainer"]["total_train_steps"] = 1
+    tree["trainer"] |= {"total_train_steps": 1, "algorithm": algorithm or {}}
     start(prepare(tree))
     (file,) = Path(folder).rglob("metrics.jsonl")
     (line,) = [

@@ -29,6 +29,16 @@ def test_the_client_of_openai(tmp_path):
     assert line["rollout/unenforced"] == 0.0
 
 
+@pytest.mark.integration
+def test_the_trainer_weighs_tokens_by_the_mass_that_their_form_allowed(tmp_path):
+    algorithm = {"sampler_correction": {"level": "token"}}
+    line = train_step(tmp_path, ["with_openai.py", "json_schema"], algorithm)
+    assert_trained(line)
+    # The sampler's distribution is that of the policy over fewer tokens: p / q is their mass in p.
+    assert 0 < line["train/sampler_ratio"] <= line["train/sampler_ratio_max"] <= 1.0 + 1e-4
+    assert line["train/clip_fraction"] == 0.0
+
+
 @pytest.mark.server
 @pytest.mark.parametrize("framework", MODES)
 def test_a_framework(tmp_path, monkeypatch, framework):
