@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -42,7 +43,8 @@ def test_long_prompts_are_left_out_and_the_log_says_how_many(tree, caplog):
 @pytest.mark.parametrize(
     ("prompt", "fault"),
     [
-        (None, "problem 0: 'prompt' holds NoneType, not text"),
+        (None, "problem 0: 'prompt' holds no value, not text"),
+        (math.nan, "problem 0: 'prompt' holds no value, not text"),
         ([], "problem 0: 'prompt' is an empty list; text or a list of messages"),
         (["a"], "problem 0: 'prompt': message 0 is 'a'; a mapping with role and content"),
     ],

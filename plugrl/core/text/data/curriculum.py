@@ -32,8 +32,9 @@ def difficulty_buckets(
     buckets: dict[Any, list[int]] = {}
     for index, item in enumerate(items):
         value = item.get(column)
+        # NaN has no place in any order.
         number = isinstance(value, (int, float)) and value == value
-        if value is None or (edges and not number) or not isinstance(value, (int, float, str)):
+        if not number and (edges or not isinstance(value, str)):
             wanted = "a number" if edges else "a number or a text"
             raise ConfigError(
                 f"data.curriculum.column: problem {index} has {value!r:.60} in {column!r}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, KeysView, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -161,9 +162,12 @@ class RolloutTask:
             ConfigError: the problem has no such column, or what it holds is no text.
         """
         prompt = self._column(self.prompt_key, "data.prompt_key")
-        if prompt is None or isinstance(prompt, (Mapping, list, tuple)):
+        # What is missing in a table is often NaN, and would become the text "nan".
+        missing = prompt is None or (isinstance(prompt, float) and math.isnan(prompt))
+        if missing or isinstance(prompt, (Mapping, list, tuple)):
+            held = "no value" if missing else type(prompt).__name__
             raise ConfigError(
-                f"problem {self.item}: {self.prompt_key!r} holds {type(prompt).__name__}, not text "
+                f"problem {self.item}: {self.prompt_key!r} holds {held}, not text "
                 "(data.prompt_key); name another column, or a worker that reads task.data"
             )
         return str(prompt)

@@ -1,6 +1,7 @@
 """Curricula: buckets, openings and resampling by numbers worked out by hand."""
 
 import json
+import math
 from collections import Counter
 
 import numpy as np
@@ -262,3 +263,11 @@ def test_rules_keep_ranges_and_values():
 def test_rules_that_cannot_be_followed(rules, said):
     with pytest.raises(ConfigError, match=said):
         filter_items([{"p": 0.5, "s": "a"}], rules)
+
+
+@pytest.mark.parametrize("value", [math.nan, None, [1], {"a": 1}])
+@pytest.mark.parametrize("edges", [(), (1.0,)])
+def test_what_has_no_order_is_no_difficulty(value, edges):
+    items = [{"level": 1}, {"level": value}, {"level": 0}]
+    with pytest.raises(ConfigError, match="problem 1 has .* in 'level'; a number"):
+        difficulty_buckets(items, "level", edges)
