@@ -167,24 +167,32 @@ def test_a_run_that_was_killed_says_so(write_run, tmp_path):
 def test_several_runs_are_on_one_page_with_what_differs(write_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [
-        write_run(tmp_path / "e" / f"r{seed}", [{"step": 1, "train/loss": seed / 2}],
-                  config__yaml=f"seed: {seed}\nb: [1, 2]\n")
+        write_run(
+            tmp_path / "e" / f"r{seed}",
+            [{"step": step, "train/loss": seed * loss} for step, loss in enumerate([4, 1, 2])],
+            config__yaml=f"seed: {seed}\nb: [1, 2]\n",
+        )
         for seed in (1, 2)
-    ]  # fmt: skip
+    ]
     path = report_file(runs)
     assert str(path) == "report.html"
     data = data_of(path)
     assert [run["seed"] for run in data["runs"]] == [1, 2]
     assert data["differences"] == [{"key": "seed", "values": ["1", "2"]}]
+    # The headline is a loss, of which less is better.
     assert compare_runs(runs) == {
         "runs": [{"experiment": "e", "id": f"r{i}", "path": str(runs[i - 1])} for i in (1, 2)],
         "facts": {
-            "state": ["done", "done"], "step": [1, 1], "headline": ["train/loss", "train/loss"],
-            "first": [0.5, 1.0], "last": [0.5, 1.0], "best": [0.5, 1.0],
+            "state": ["done", "done"],
+            "step": [3, 3],
+            "headline": ["train/loss", "train/loss"],
+            "first": [4, 8],
+            "last": [2, 4],
+            "best": [1, 2],
         },
-        "metrics": {"train/loss": [0.5, 1.0]},
+        "metrics": {"train/loss": [2, 4]},
         "configuration": {"seed": ["1", "2"]},
-    }  # fmt: skip
+    }
 
 
 def test_samples_are_spread_over_the_steps_and_whole_within_one(write_run, tmp_path):
@@ -255,7 +263,8 @@ def test_the_time_of_each_phase_is_added_up(write_run, tmp_path):
 def test_the_newest_film_is_in_the_page_unless_it_is_long(write_run, tmp_path, size, inside):
     run = write_run(tmp_path / "run")
     (run / "samples").mkdir()
-    (run / "samples" / "film-00000002.gif").write_bytes(b"old")
+    for number in range(10):
+        (run / "samples" / f"film-{number:08d}.gif").write_bytes(b"old")
     (run / "samples" / "film-00000010.mp4").write_bytes(b"x" * size)
     (shown,) = data_of(report_file([run]))["runs"]
     assert (shown["film"]["step"], shown["film"]["name"]) == (10, "film-00000010.mp4")
