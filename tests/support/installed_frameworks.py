@@ -27,6 +27,8 @@ PACKAGES = {
         "smolagents[openai]==1.26.0",
         "mcp==2.3.0",
     ),
+    # It starts its programs by uv, which fetches what they need.
+    "verifiers": ("verifiers==0.4.0", "uv"),
 }
 
 

@@ -3,6 +3,7 @@
 The weights are random, so that an answer of a form shows that the form is enforced.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -47,3 +48,14 @@ def test_a_framework(tmp_path, monkeypatch, framework):
     line = train_step(tmp_path, [f"with_{framework}.py", *MODES[framework].split()])
     assert_trained(line)
     assert line["rollout/turns"] >= len(MODES[framework].split())
+
+
+@pytest.mark.server
+def test_verifiers(tmp_path, monkeypatch):
+    folder = installed("verifiers")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(folder / "bin"), os.environ["PATH"]]))
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    line = train_step(tmp_path, ["with_verifiers.py"])
+    assert_trained(line)
+    assert line["rollout/turns"] == 1.0
