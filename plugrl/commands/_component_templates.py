@@ -447,7 +447,7 @@ class $cls(TrainService):
         if loss.needs:
             raise ConfigError(f"there is no {', '.join(loss.needs)} here; take another loss")
         total, metrics = loss(self._log_probs(batch), batch)
-        total.backward()
+        torch.autograd.backward(total)
         return {**metrics, "loss": (float(total.detach()), 1.0)}
 
     def optimizer_step(self) -> dict[str, float]:

@@ -86,7 +86,10 @@ class ${cls}Algorithm(AlgorithmConfig):
 class ${cls}Config(SelfHostedTrainerConfig):
     """The trainer section of ``$component``."""
 
-    algorithm: ${cls}Algorithm = described(${cls}Algorithm, "its options")
+    # These options alone, in place of those that the base has.
+    algorithm: ${cls}Algorithm = described(  # type: ignore[assignment]
+        ${cls}Algorithm, "its options"
+    )
 
 
 class $cls(SelfHostedTrainer):

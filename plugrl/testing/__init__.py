@@ -1,5 +1,5 @@
 """The conformance kit: tests of plugrl's expectations that authors run on their components.
 
-``pytest --pyargs plugrl.testing.suite --plugrl-trainer NAME``, and ``--plugrl-evaluator``,
-``--plugrl-scorer`` and ``--plugrl-sandbox`` in the same way.
+``pytest --pyargs plugrl.testing.suite.test_trainer --plugrl-trainer NAME``, and the same of every
+kind: ``test_KIND`` and ``--plugrl-KIND``.
 """

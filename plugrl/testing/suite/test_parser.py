@@ -34,7 +34,7 @@ HOSTILE = (
     "f(" * 2000,
 )
 #: Processor time for one hostile reply of 20,000 letters.
-SECONDS = 5.0
+SECONDS = 2.0
 
 
 class ParserContract(ComponentContract):

@@ -8,7 +8,6 @@ which has one token a letter and a chat template; and ``models``, the names that
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -150,11 +149,6 @@ class RolloutWorkerContract(ComponentContract):
         assert _numbers(first) == alone
         assert _numbers(run([example["data"]], worker=worker)) == alone
 
-    def test_it_leaves_the_problem_as_it_was(self, run: Run, example: Mapping[str, Any]) -> None:
-        data = copy.deepcopy(example["data"])
-        run([data])
-        assert data == example["data"]
-
     def test_an_attempt_without_a_judgement_is_invalid(self, run: Run) -> None:
         found = run(fails=True)
         asked = [t for t in found if t.finish_reason != WRITTEN]
@@ -164,8 +158,7 @@ class RolloutWorkerContract(ComponentContract):
 
     def test_answers_may_be_cut_off(self, run: Run) -> None:
         for trajectory in run(length=1):
-            trajectory.check()
-            assert trajectory.valid or trajectory.failure
+            assert trajectory.valid, trajectory.failure
 
 
 def _trained_pieces(trajectory: Trajectory) -> list[tuple[int, list[int]]]:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plugrl.core.errors import ConfigError
 from plugrl.core.scenario import Scenario, ScenarioInstance
 from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 from plugrl.testing.contract import ComponentContract
@@ -88,10 +87,6 @@ class ScenarioContract(ComponentContract):
             assert {name for name, items in preview.items() if len(items)} == {
                 name for name, items in instance.datasets.items() if len(items)
             }
-
-    def test_an_unknown_split_is_refused(self, instance: ScenarioInstance) -> None:
-        with pytest.raises(ConfigError):
-            instance.dataset("no_such_split")
 
     @pytest.mark.parametrize("split", ["train", "test"])
     def test_environments_give_what_their_spaces_say(

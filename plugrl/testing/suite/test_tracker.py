@@ -58,7 +58,7 @@ class TrackerContract(ComponentContract):
         """Log the metrics of steps from ``first`` on."""
         for step, metrics in enumerate(METRICS, 1):
             if step >= first:
-                tracker.log(step, metrics)
+                tracker.log(step, dict(metrics))
                 tracker.flush()
 
     def rows(self, example: Mapping[str, Any], folder: Path) -> list[tuple[int, str, float]]:
@@ -86,7 +86,7 @@ class TrackerContract(ComponentContract):
     ) -> None:
         tracker = make()
         tracker.start(self.run(folder))
-        tracker.log(1, METRICS[0])
+        tracker.log(1, dict(METRICS[0]))
         tracker.finish(outcome)
 
     def test_numbers_that_are_not_finite_are_taken(
