@@ -31,11 +31,21 @@ def take(browser: Browser, report: Path, name: str, scheme: str, part: str | Non
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
     page.goto(report.resolve().as_uri())
     page.wait_for_selector(".chart .uplot")
-    # A solved problem of the last steps, with more than one attempt at it.
+    clip = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT}
     if part is not None:
-        page.fill("#filter-reward-from", "1")
-        page.select_option("#colours", "log-probability")
-    data = page.locator(part).screenshot() if part else page.screenshot()
+        # Early steps with rewards, in which the model is unsure, and a problem that comes again.
+        page.fill("#filter-step-from", "210")
+        page.fill("#filter-step-to", "900")
+        buttons = page.query_selector_all("#records button")
+        for button in buttons:
+            button.click()
+            if page.is_enabled("#same"):
+                page.click("#same")
+                break
+        page.evaluate("document.activeElement.blur()")
+        top = "node => node.getBoundingClientRect().top + scrollY"
+        clip["y"] = page.locator(part).evaluate(top) - 8
+    data = page.screenshot(clip=clip, full_page=True)
     picture = Image.open(io.BytesIO(data)).convert("RGB").quantize(COLOURS)
     FOLDER.mkdir(exist_ok=True)
     picture.save(FOLDER / name, optimize=True)
