@@ -34,7 +34,7 @@ def difficulty_buckets(
         value = item.get(column)
         # NaN has no place in any order.
         number = isinstance(value, (int, float)) and value == value
-        if not number and (edges or not isinstance(value, str)):
+        if value is None or not (number or (isinstance(value, str) and not edges)):
             wanted = "a number" if edges else "a number or a text"
             raise ConfigError(
                 f"data.curriculum.column: problem {index} has {value!r:.60} in {column!r}; "
