@@ -16,6 +16,7 @@ from plugrl.core.experiment import resume as resume_core
 from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.records.headline import Headline, headline_of
 from plugrl.core.run.records.records import read_jsonl
+from plugrl.core.run.records.summary import summary
 
 if TYPE_CHECKING:
     from plugrl.core.loaded_run import LoadedRun
@@ -84,6 +85,11 @@ class RunResult(TrainedRun):
     def headline(self) -> Headline | None:
         """The metric by which the run is judged, with first, last and best; None: there is none."""
         return headline_of(self.status, self.metrics)
+
+    def summary(self) -> str:
+        """How the run ended, its headline, and where its folder and its report are."""
+        phases = self.config.trainer.get("phases") or ()
+        return "\n".join(summary(self.folder, [phase.get("name", "") for phase in phases]))
 
     @cached_property
     def samples(self) -> dict[str, list[dict[str, Any]]]:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from command_lines import command
 
+import plugrl
 from plugrl.cli import main
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.run.records.summary import summary, trained_steps
@@ -64,6 +65,18 @@ def test_a_run_of_phases_counts_as_they_are_configured(folder):
     assert summary(place, ["learn", "practise"])[:2] == [
         "sums: done, 4 steps in 1:02:03",
         "validation/acc  0 -> 0.625, best 0.625 at step 2 of practise",
+    ]
+
+
+def test_a_program_is_given_the_same_when_it_asks(folder, capsys):
+    place = folder([validated(0, 0.25, phase=1), validated(1, 0.5, phase=1)])
+    (place / "config.yaml").write_text("trainer: {phases: [{name: learn}]}\n", encoding="utf-8")
+    run = plugrl.load_run(place)
+    assert capsys.readouterr() == ("", "")
+    assert run.summary().splitlines() == [
+        "sums: done, 1 step in 1:02:03",
+        "validation/acc  0.25 -> 0.5, best 0.5 at step 1 of learn",
+        f"run     {place}",
     ]
 
 
