@@ -135,7 +135,8 @@ class _TerminalBar(_TimedBar):
     def __init__(self, owner: Progress, description: str, total: int | None) -> None:
         super().__init__(owner, description, total)
         self._completed = 0
-        self._fields: Mapping[str, Number] = {}
+        # What is known of the run before this bar has moved.
+        self._fields: Mapping[str, Number] = owner.ordered({})
         self._widths: dict[str, int] = {}
         self._closed = False
 
