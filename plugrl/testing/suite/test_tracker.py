@@ -177,7 +177,7 @@ class TrackerContract(ComponentContract):
         one.start(self.run(folder))
         two.start(self.run(other))
         self.log(one)
-        two.log(1, METRICS[0])
+        two.log(1, dict(METRICS[0]))
         one.finish("done")
         two.finish("done")
         assert self.rows(example, folder) == self.expected()

@@ -175,14 +175,20 @@ class TrainServiceContract(ComponentContract):
         service = steps()
         for _ in range(2):
             self.step(service, [batch])
-        state = copy.deepcopy(service.state_dict())
         other = steps(1)
-        other.load_state_dict(state)
+        other.load_state_dict(copy.deepcopy(service.state_dict()))
         assert torch.equal(other.compute_log_prob(batch), service.compute_log_prob(batch))
-        first, second = (self.step(s, [batch]) for s in (service, other))
-        assert second == pytest.approx(first, rel=1e-5)
-        for name, weight in service.weights().items():
-            torch.testing.assert_close(other.weights()[name], weight, rtol=1e-5, atol=1e-7)
+        # A step back: what the optimizer remembers decides how far it goes, and where to.
+        batch.values["advantages"] = -batch.values["advantages"]
+        moved = []
+        for each in (service, other):
+            before = {name: w.detach().clone() for name, w in each.weights().items()}
+            report = self.step(each, [batch])
+            moved.append({name: w - before[name] for name, w in each.weights().items()})
+            moved[-1]["report"] = torch.tensor([report["grad_norm"], report["learning_rate"]])
+        for name, wanted in moved[0].items():
+            far = float(wanted.abs().max())
+            torch.testing.assert_close(moved[1][name], wanted, rtol=1e-3, atol=0.05 * far)
 
 
 class TestTrainService(TrainServiceContract):
