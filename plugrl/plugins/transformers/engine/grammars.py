@@ -95,7 +95,35 @@ def _native_tokenizer(tokenizer: Tokenizer, vocabulary: int) -> Any:
 
     wrapped: Any = tokenizer.wrapped  # type: ignore[attr-defined]
     size = max(vocabulary, len(wrapped))
-    return from_tokenizer(wrapped, n_vocab=size, eos_token=ends)
+    native = from_tokenizer(wrapped, n_vocab=size, eos_token=ends)
+    special = {*wrapped.all_special_ids, *ends}
+    if not any(
+        native.is_special_token(t) for t in wrapped.added_tokens_decoder if t not in special
+    ):
+        return native
+    # The library takes every added token in angle brackets for a special one, which no text is
+    # made of; the tags of calls and of reasoning are such tokens, and text.
+    return LLTokenizer(
+        TokenizerWrapper(_AddedText(wrapped, native, sorted(special))), n_vocab=size, eos_token=ends
+    )
+
+
+class _AddedText:
+    """A tokenizer of the hub with the bytes of its tokens, and which of them are no text."""
+
+    bos_token_id = None
+
+    def __init__(self, wrapped: Any, native: Any, special: list[int]) -> None:
+        self._wrapped = wrapped
+        self.eos_token_id = native.eos_token
+        self.special_token_ids = special
+        self.tokens = [native.decode_bytes([token]) for token in range(len(wrapped))]
+
+    def __call__(self, text: str) -> list[int]:
+        if not isinstance(text, str):
+            raise TypeError("text is expected")
+        found: list[int] = self._wrapped(text, add_special_tokens=False)["input_ids"]
+        return found
 
 
 class _Bytes:
