@@ -24,7 +24,7 @@ COMMANDS = (
     CommandRow("ls", "List what a configuration can name.", "plugrl.commands.ls"),
     CommandRow("runs", "List the runs and look into one.", "plugrl.commands.runs"),
     CommandRow("report", "Write a page about runs with curves.", "plugrl.commands.report"),
-    CommandRow("new", "Write the files of a new plugin.", "plugrl.commands.new"),
+    CommandRow("new", "Write a new plugin or experiment.", "plugrl.commands.new"),
     CommandRow(
         "bench",
         "Run a benchmark of the source checkout.",

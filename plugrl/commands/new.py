@@ -21,9 +21,7 @@ plugrl new experiment sums
 plugrl train sums/sums.yaml
 """
 
-app = new_app(
-    "Write the files of a new plugin or experiment.", PLUGIN_EXAMPLES + EXPERIMENT_EXAMPLES
-)
+app = new_app("Write a new plugin or experiment.", PLUGIN_EXAMPLES + EXPERIMENT_EXAMPLES)
 
 
 @app.command("plugin", epilog=examples(PLUGIN_EXAMPLES))
