@@ -175,7 +175,10 @@ def test_a_key_at_the_root_that_a_phase_has_is_told_its_place(files, faults, tex
     ("override", "line"),
     [
         ("data.batch_size=x", "data.batch_size (command line): must be a whole number, not 'x'"),
-        ("data.type=x", "data.type (command line): must be one of auto, files, hub, scenario, not 'x'"),
+        (
+            "data.type=x",
+            "data.type (command line): must be one of auto, files, hub, scenario, not 'x'",
+        ),
     ],
 )
 def test_what_every_phase_overrides_is_checked_too(files, faults, override, line):
