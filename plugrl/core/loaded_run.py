@@ -44,6 +44,8 @@ class LoadedRun:
     trainer: Trainer
     run: UnrecordedRun
     origin: str
+    #: Of the run; None: a model folder was loaded.
+    folder: Path | None = None
 
 
 def is_model(target: str) -> bool:
@@ -101,7 +103,7 @@ def open_checkpoint(
         if state is not None:
             restore_weights(trainer, state, "trainer", origin, root=Trainer)
         try:
-            yield LoadedRun(trainer, run, origin)
+            yield LoadedRun(trainer, run, origin, folder)
         finally:
             run.close()
 

@@ -234,5 +234,6 @@ def test_a_mistyped_command_suggests_one(plugrl):
     done = plugrl("gret")
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        done.stderr == "error: there is no command 'gret'; did you mean greet? see plugrl --help\n"
+        done.stderr
+        == "error: there is no command 'gret'; did you mean greet, report? see plugrl --help\n"
     )

@@ -242,7 +242,12 @@ def test_demonstrations_and_preferences_are_whole_texts(form):
     prompt, begun, end = ASKED[form]
     tokenizer = HubTokenizer(tokenizer_of(), None, [END, TURN_END])
     engine = SimpleNamespace(
-        tokenizer=tokenizer, vocabulary_size=18, max_sequence_length=32, together=True, version=0
+        tokenizer=tokenizer,
+        vocabulary_size=18,
+        max_sequence_length=32,
+        sampling_options=frozenset(),
+        together=True,
+        version=0,
     )
     section = {"model": "policy", "max_prompt_length": 16, "max_response_length": 8}
     row = {"prompt": prompt, "answer": "46", "chosen": "46", "rejected": "7"}

@@ -28,6 +28,10 @@ REASONS = {
     "the fixture {} is now called {}; write {}": "of a test of users: tests/testing",
     "train() ended no step; call": "of the code of a trainer",
     "plugrl has no {}; write {}": "of an import in code",
+    "model is of type {}; give a folder": "of an object in code: tests/test_api.py",
+    "environment is of type {}; register it": "of an object in code: tests/test_api.py",
+    "use random.Random(seed) or numpy.random.default_rng(seed)": "of the code of a scenario",
+    "and load_state_dict did not bring it back": "of the code of a trainer",
 }
 
 

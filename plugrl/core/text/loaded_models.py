@@ -113,7 +113,7 @@ def text_trainer(saved: LoadedRun) -> TextTrainer:
         UsageError: it is another sort of trainer.
     """
     trainer: Any = saved.trainer
-    check_language_models(type(trainer), saved.run.folder)
+    check_language_models(type(trainer), saved.folder)
     found: TextTrainer = trainer
     return found
 
