@@ -48,6 +48,7 @@ def files_of(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.integration
 def test_eval_repeats_the_last_validation_and_leaves_the_run_alone(call, folder):
     before = files_of(folder)
     code, out, _ = call("eval", folder, "validation", "--json", "--output", "answers.jsonl")
@@ -78,6 +79,7 @@ def test_eval_of_a_run_in_phases_uses_its_last_phase(call, trained):
     assert {json.loads(line)["step"] for line in read("answers.jsonl")} == {step}
 
 
+@pytest.mark.integration
 def test_eval_with_other_problems_and_another_judge(call, folder, tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps({"question": "ba", "solution": "b"}) + "\n")
     evaluation = {
@@ -90,6 +92,7 @@ def test_eval_with_other_problems_and_another_judge(call, folder, tmp_path):
     assert [json.loads(line)["prompt"] for line in read("a.jsonl")] == ["ba"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -108,6 +111,7 @@ def test_eval_refuses_in_one_line(call, unscored, words, said):
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.integration
 def test_eval_of_a_run_without_held_out_problems_asks_for_a_file(call, trained):
     folder = trained(validate={"enabled": False, "data": {"data_files": []}})
     for evaluation in ("nosuch", "validation"):
@@ -117,6 +121,7 @@ def test_eval_of_a_run_without_held_out_problems_asks_for_a_file(call, trained):
         assert "; write a YAML file that sets validate.data.data_files" in err
 
 
+@pytest.mark.integration
 def test_eval_refuses_an_evaluation_that_changes_the_run(call, folder, tmp_path):
     (tmp_path / "e.yaml").write_text("models: {policy: {train: null}}\n")
     code, _, err = call("eval", folder, "e.yaml")
@@ -124,6 +129,7 @@ def test_eval_refuses_an_evaluation_that_changes_the_run(call, folder, tmp_path)
     assert "models belongs to the run" in err
 
 
+@pytest.mark.integration
 def test_an_exported_model_gives_what_the_run_gives(call, folder, tmp_path):
     assert call("export", folder, "ex")[0] == 0
     model, tokenizer = (
@@ -167,6 +173,7 @@ def test_an_exported_adapter_is_merged_or_alone(call, trained, tmp_path):
     torch.testing.assert_close(joined(ids).logits, merged(ids).logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.integration
 def test_export_refuses_what_it_cannot_do(call, folder, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -180,6 +187,7 @@ def test_export_refuses_what_it_cannot_do(call, folder, tmp_path):
         assert said in err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("there", [False, True])
 def test_an_export_that_fails_leaves_nothing(call, folder, tmp_path, there):
     target = tmp_path / "to" / "model"
@@ -213,6 +221,7 @@ with atomic_export(sys.argv[1]) as unfinished:
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("there", [False, True])
 def test_the_next_export_removes_what_a_killed_one_left(call, folder, tmp_path, there):
     target = tmp_path / "to" / "model"
@@ -231,6 +240,7 @@ def test_the_next_export_removes_what_a_killed_one_left(call, folder, tmp_path, 
     assert not list(tmp_path.glob("to/**/.*"))
 
 
+@pytest.mark.integration
 def test_an_export_that_goes_on_is_left_alone(call, folder, tmp_path):
     (tmp_path / "to").mkdir()
     words = [sys.executable, "-c", KILLED, tmp_path / "to" / "model", "waits"]
@@ -241,6 +251,7 @@ def test_an_export_that_goes_on_is_left_alone(call, folder, tmp_path):
         other.stdin.close()
 
 
+@pytest.mark.integration
 def test_a_model_folder_has_no_checkpoints(call, folder):
     call("export", folder, "model")
     for words in (("sample", "model", "ba"), ("eval", "model", "quickstart")):
@@ -249,6 +260,7 @@ def test_a_model_folder_has_no_checkpoints(call, folder):
         assert "model folder" in err
 
 
+@pytest.mark.integration
 def test_eval_refuses_an_output_before_it_evaluates(call, folder, monkeypatch):
     from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 
@@ -259,6 +271,7 @@ def test_eval_refuses_an_output_before_it_evaluates(call, folder, monkeypatch):
     assert "cannot write absent/answers.jsonl" in err
 
 
+@pytest.mark.integration
 def test_sample_reads_a_file_and_repeats_itself(call, folder, tmp_path):
     (tmp_path / "prompts.txt").write_text("ab\n\nbb\n")
     words = ("sample", folder, "--file", "prompts.txt", "--samples", 3, "--temperature", 1)
@@ -282,6 +295,7 @@ def stopping(folder, tmp_path):
     return run
 
 
+@pytest.mark.integration
 def test_sample_ends_answers_where_the_run_did(call, folder, stopping):
     def tokens(run):
         words = ("ab", "--max-tokens", 6, "--temperature", 1, "--samples", 16, "--json")
@@ -292,6 +306,7 @@ def test_sample_ends_answers_where_the_run_did(call, folder, stopping):
     assert tokens(stopping) == ended != whole
 
 
+@pytest.mark.integration
 def test_serve_ends_answers_where_the_run_did_unless_a_request_says_where(folder, stopping):
     import httpx
 
@@ -316,12 +331,14 @@ def test_serve_ends_answers_where_the_run_did_unless_a_request_says_where(folder
     assert own == [text.partition("bb")[0] for text in whole] != whole
 
 
+@pytest.mark.integration
 def test_export_says_what_no_model_folder_does(call, stopping):
     code, out, _ = call("export", stopping, "model")
     assert code == 0
     assert out.strip().endswith("ended at rollout_worker.stop too, which no model folder says")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -341,6 +358,7 @@ def test_sample_refuses_in_one_line(call, folder, words, said):
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.integration
 def test_what_is_no_run_and_no_model_is_named(call):
     for words in (
         ("eval", "nothing", "validation"),
@@ -352,6 +370,7 @@ def test_what_is_no_run_and_no_model_is_named(call):
         assert "no run" in err
 
 
+@pytest.mark.integration
 def test_a_run_that_ended_before_a_checkpoint_says_how_to_find_another(call, folder, tmp_path):
     gone = tmp_path / "run"
     shutil.copytree(folder, gone)
@@ -369,6 +388,7 @@ def test_a_run_that_ended_before_a_checkpoint_says_how_to_find_another(call, fol
         plugrl.load_run(gone).checkpoint()
 
 
+@pytest.mark.integration
 def test_resume_says_how_a_run_gets_another_setting(call, folder):
     code, out, err = call("resume", folder, "seed=3")
     assert (code, out) == (2, "")
@@ -437,6 +457,7 @@ def counting(tmp_path_factory):
     return plugrl.train(config).folder, folder / "grown"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "words", ["sample RUN ab", "eval RUN validation --json", "export RUN model"]
 )
@@ -462,6 +483,7 @@ def test_weights_alone_are_needed_when_the_state_of_a_plugin_has_grown(
     assert "counting.py:11);" in line
 
 
+@pytest.mark.integration
 def test_a_resume_says_whose_state_has_grown(call, counting):
     folder, grown = counting
     grown.touch()
@@ -474,6 +496,7 @@ def test_a_resume_says_whose_state_has_grown(call, counting):
     assert "counting.py:11); let it take what an earlier version saved" in err
 
 
+@pytest.mark.integration
 def test_a_state_that_no_class_of_plugrl_has_is_refused_with_its_place():
     from plugrl.core.run.loaded_state import StateMismatchError, restore_weights
     from plugrl.core.trainer import Trainer

@@ -61,6 +61,7 @@ def with_judge(tree, **section):
     return {**tree, "models": {**tree["models"], "judge": judge}}
 
 
+@pytest.mark.integration
 @KINDS
 def test_a_run_samples_from_a_documented_server_with_parity_after_each_sync(setting, kind):
     there, tree = setting(kind)
@@ -99,6 +100,7 @@ def test_grpo_over_a_documented_server_learns(setting, kind):
     assert max(line.get("sync/parity", 0.0) for line in run.metrics) <= 1e-4
 
 
+@pytest.mark.integration
 def test_parity_is_absent_and_said_once_where_prompts_are_not_scored(setting):
     there, tree = setting()
     there.prompts_scored = False
@@ -108,6 +110,7 @@ def test_parity_is_absent_and_said_once_where_prompts_are_not_scored(setting):
     assert log.count("nothing proves that it samples from the trained weights") == 1
 
 
+@pytest.mark.integration
 def test_a_sampler_with_other_weights_fails_the_parity_probe(setting):
     there, tree = setting()
     there.load = lambda folder: None
@@ -157,6 +160,7 @@ def test_a_run_whose_server_goes_down_ends_and_resumes_without_loss(
     assert watch.attempts[1] == expected.attempts[1]
 
 
+@pytest.mark.integration
 def test_a_server_that_fails_for_a_moment_does_not_end_a_run(setting, monkeypatch):
     there, tree = setting(inference={"patience": 20.0, "api_key": "SERVER_KEY"})
     there.key = "a-very-secret-key"
@@ -210,6 +214,7 @@ def test_a_run_ends_when_the_server_that_it_waits_for_goes(setting):
     assert isinstance(failures[0], RunError)
 
 
+@pytest.mark.integration
 def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
@@ -249,6 +254,7 @@ def test_settings_that_cannot_work_are_found_before_a_server_is_asked(tmp_path, 
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("kind", "able"), [("generic", False), ("vllm", True)])
 def test_a_server_that_says_itself_what_it_is_is_asked_whether_it_stops_at_tokens(
     server, connect, tmp_path, kind, able
@@ -268,6 +274,7 @@ def test_a_server_that_says_itself_what_it_is_is_asked_whether_it_stops_at_token
         assert not wire.Generic.stops_at_tokens
 
 
+@pytest.mark.integration
 def test_sampling_that_vllm_gives_no_right_log_probabilities_of_is_found(tmp_path):
     def made(inference=None, judge=None, **sections):
         served = {"type": "openai", "base_url": "http://127.0.0.1:9/v1", "engine": "vllm"}
@@ -300,6 +307,7 @@ def test_sampling_that_vllm_gives_no_right_log_probabilities_of_is_found(tmp_pat
     prepare(made(rollout_worker={"temperature": 1.0}, validate={"temperature": 0.0}))
 
 
+@pytest.mark.integration
 def test_what_is_not_installed_is_found_with_the_command_that_installs_it(tmp_path, monkeypatch):
     there = importlib.util.find_spec
     monkeypatch.setattr(
@@ -311,6 +319,7 @@ def test_what_is_not_installed_is_found_with_the_command_that_installs_it(tmp_pa
         prepare(tree)
 
 
+@pytest.mark.integration
 def test_a_tokenizer_alone_is_no_source_for_a_model_that_is_here(tmp_path):
     tree = with_judge(tiny.config("self_hosted_grpo", tmp_path))
     with pytest.raises(ConfigError, match="judge.source .*: holds a tokenizer alone"):

@@ -166,7 +166,7 @@ SHORT = {
 REASONS = {
     "write  {}": "says which file is written",
     "change {}": "says which file is changed",
-    "the entry points of {} are written in a form": "an edit by hand: tests/testing/test_scaffold.py",
+    "the entry points of {} are written in a form": "by hand: tests/testing/test_scaffold.py",
     "{} is no package: neither setup.cfg": "of a folder: tests/testing/test_scaffold.py",
     "{} cannot name a component": "of a name: tests/testing/test_scaffold.py",
     "{} cannot name an experiment": "of a name: tests/testing/test_scaffold.py",

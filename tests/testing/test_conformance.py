@@ -52,101 +52,121 @@ class RelatedTrainer(BuiltInTrainer):
         super().test_resumed_it_equals_the_uninterrupted_run(plugrl_run, trainer, tmp_path)
 
 
+@pytest.mark.integration
 class TestSelfHostedGrpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_grpo"
 
 
+@pytest.mark.integration
 class TestSelfHostedCrossEntropy(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_cross_entropy"
 
 
+@pytest.mark.integration
 class TestSelfHostedOpd(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_opd"
 
 
+@pytest.mark.integration
 class TestRemoteApiGrpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "remote_api_grpo"
 
 
+@pytest.mark.integration
 class TestRemoteApiCrossEntropy(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "remote_api_cross_entropy"
 
 
+@pytest.mark.integration
 class TestRemoteApiOpd(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "remote_api_opd"
 
 
+@pytest.mark.integration
 class TestSelfHostedDpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "self_hosted_dpo"
 
 
+@pytest.mark.integration
 class TestRewardModel(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "reward_model"
 
 
+@pytest.mark.integration
 class TestSequence(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "sequence"
 
 
+@pytest.mark.integration
 class TestEvaluation(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "evaluation"
 
 
+@pytest.mark.integration
 class TestVanillaPpo(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "vanilla_ppo"
 
 
+@pytest.mark.integration
 class TestReinforce(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "reinforce"
 
 
+@pytest.mark.integration
 class TestA2c(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "a2c"
 
 
+@pytest.mark.integration
 class TestDqn(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "dqn"
 
 
+@pytest.mark.integration
 class TestSac(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "sac"
 
 
+@pytest.mark.integration
 class TestTd3(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "td3"
 
 
+@pytest.mark.integration
 class TestSpg(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "spg"
 
 
+@pytest.mark.integration
 class TestHarness(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "harness"
 
 
+@pytest.mark.integration
 class TestHfAst(RelatedTrainer):
     __test__ = True
     plugrl_trainer = "hf_ast"
 
 
+@pytest.mark.integration
 class TestSoloAgent(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "solo_agent"
@@ -162,16 +182,19 @@ class StagedTrainer(RelatedTrainer):
         return tiny.merged(plugrl_trainer_config, one_pass)
 
 
+@pytest.mark.integration
 class TestExpertIteration(StagedTrainer):
     __test__ = True
     plugrl_trainer = "ei_pure_text"
 
 
+@pytest.mark.integration
 class TestGrpoPureText(BuiltInTrainer):
     __test__ = True
     plugrl_trainer = "grpo_pure_text"
 
 
+@pytest.mark.integration
 class TestMalt(StagedTrainer):
     __test__ = True
     plugrl_trainer = "malt_pure_text"
@@ -202,41 +225,49 @@ class TestRolloutAnalysis(RelatedTrainer):
         return tiny.config("rollout_analysis", tmp_path_factory.mktemp("task"), sections)
 
 
+@pytest.mark.integration
 class TestExactMatch(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "exact_match"
 
 
+@pytest.mark.integration
 class TestRegex(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "regex"
 
 
+@pytest.mark.integration
 class TestMath(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "math"
 
 
+@pytest.mark.integration
 class TestWeighted(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "weighted"
 
 
+@pytest.mark.integration
 class TestLlmJudge(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "llm_judge"
 
 
+@pytest.mark.integration
 class TestCode(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "code"
 
 
+@pytest.mark.integration
 class TestReasoningGym(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "reasoning_gym"
 
 
+@pytest.mark.integration
 class TestRewardModelEvaluator(EvaluatorContract):
     __test__ = True
     plugrl_evaluator = "reward_model"
@@ -297,21 +328,25 @@ def reward_model_folder(folder):
     return str(folder)
 
 
+@pytest.mark.integration
 class TestLexiconScorer(ScorerContract):
     __test__ = True
     plugrl_scorer = "lexicon"
 
 
+@pytest.mark.integration
 class TestRegexScorer(ScorerContract):
     __test__ = True
     plugrl_scorer = "regex"
 
 
+@pytest.mark.integration
 class TestWeightedScorer(ScorerContract):
     __test__ = True
     plugrl_scorer = "weighted"
 
 
+@pytest.mark.integration
 class TestLlmJudgeScorer(ScorerContract):
     __test__ = True
     plugrl_scorer = "llm_judge"
@@ -347,6 +382,7 @@ class ModelScorerContract(ScorerContract):
         super().test_a_new_process_finds_the_same_class(record, cls, plugrl_new_process)
 
 
+@pytest.mark.integration
 class TestClassifierScorer(ModelScorerContract):
     __test__ = True
     plugrl_scorer = "classifier"
@@ -359,6 +395,7 @@ class TestClassifierScorer(ModelScorerContract):
         return {"path": str(folder), "labels": ["LABEL_1"]}
 
 
+@pytest.mark.integration
 class TestGuardScorer(ModelScorerContract):
     __test__ = True
     plugrl_scorer = "guard"
@@ -398,17 +435,20 @@ def random_model(folder, auto, kind, **options):
     tokenizer.wrapped.save_pretrained(folder)
 
 
+@pytest.mark.integration
 class TestLocal(SandboxContract):
     __test__ = True
     plugrl_sandbox = "local"
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 class TestBubblewrap(SandboxContract):
     __test__ = True
     plugrl_sandbox = "bubblewrap"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["trainer", "evaluator", "scorer", "sandbox"])
 def test_every_built_in_has_a_row(kind):
     built_in = {r.name for r in default_registry().records(kind) if r.distribution == "plugrl"}
@@ -417,6 +457,7 @@ def test_every_built_in_has_a_row(kind):
     assert built_in <= checked
 
 
+@pytest.mark.integration
 def test_the_pytest_plugin_imports_pytest_alone():
     program = (
         "import sys, pytest; before = set(sys.modules); import plugrl.testing.plugin; "

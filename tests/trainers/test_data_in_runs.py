@@ -30,6 +30,7 @@ def write(tree, problems):
     file.write_text("".join(json.dumps(problem) + "\n" for problem in problems), encoding="utf-8")
 
 
+@pytest.mark.integration
 def test_long_prompts_are_left_out_and_the_log_says_how_many(tree, caplog):
     write(tree, [{"prompt": "a" * n, "answer": "a"} for n in (1, 2, 3, 4, 5)])
     tree["data"]["filter_prompts"] = True
@@ -40,6 +41,7 @@ def test_long_prompts_are_left_out_and_the_log_says_how_many(tree, caplog):
     assert run.checkpoint()["trainer"]["loader"]["items"] == 3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("prompt", "fault"),
     [
@@ -72,6 +74,7 @@ def demonstrated(tmp_path, *rows):
 SAID = {"role": "assistant", "content": "a"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
@@ -99,6 +102,7 @@ def test_what_is_no_answer_is_refused_before_the_run(tmp_path, answer, kind):
     assert prepare(tree)
 
 
+@pytest.mark.integration
 def test_a_reply_of_conversational_data_is_what_it_says(tmp_path):
     prompt = [{"role": "user", "content": "ba"}]
     seen = []
@@ -117,6 +121,7 @@ def test_a_reply_of_conversational_data_is_what_it_says(tmp_path):
     assert seen[0][0][1] == [0, 0, 0, 1, 1]
 
 
+@pytest.mark.integration
 def test_a_prompt_of_messages_is_written_by_the_chat_template(tree):
     messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     write(tree, [{"prompt": messages, "answer": "a"}] * 2)
@@ -134,6 +139,7 @@ def test_a_prompt_of_messages_is_written_by_the_chat_template(tree):
     assert {tuple(t.tokens[: t.loss_mask.index(1)]) for t in seen} == {(2, 3, 3, 3)}
 
 
+@pytest.mark.integration
 def test_prompts_of_messages_are_measured_in_tokens_of_the_template(tree):
     long = [{"role": "user", "content": "a" * 9}]
     write(tree, [{"prompt": long, "answer": "a"}, *tiny.PROBLEMS])
@@ -174,6 +180,7 @@ class NamesItsTask(RolloutWorker):
         )  # fmt: skip
 
 
+@pytest.mark.integration
 def test_a_failed_first_attempt_does_not_change_the_keys_of_the_others(tree, registry, monkeypatch):
     from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
@@ -194,6 +201,7 @@ def test_a_failed_first_attempt_does_not_change_the_keys_of_the_others(tree, reg
     assert seen == [["of the data"] + ["of the worker"] * 3]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("processes", "filtered"),
     [
@@ -214,6 +222,7 @@ def test_a_character_that_the_tokenizer_lacks_is_found_in_the_file(tree, filtere
         assert "worker SingleTurnRolloutWorker.rollout)" in str(caught.value)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("form", ["messages", "completion"])
 def test_held_out_rows_of_other_forms_are_asked_about_and_compared(tmp_path, form):
     def row(prompt, answer):

@@ -67,6 +67,7 @@ def own_trainer(config, tmp_path, body):
     return config(trainer=section, validate={"enabled": False}), file
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -110,6 +111,7 @@ def test_a_wrong_answer_names_the_method_and_its_place(config, tmp_path, body, s
         assert f"{file.name}:{line_of(file, '_prepare_batch')}" in line
 
 
+@pytest.mark.integration
 def test_an_error_in_a_trainer_names_it_and_keeps_the_traceback(config, tmp_path):
     tree, file = own_trainer(config, tmp_path, "return batch.values['x'], {}")
     line, folder = failed(tree)
@@ -123,6 +125,7 @@ def test_an_error_in_a_trainer_names_it_and_keeps_the_traceback(config, tmp_path
 ODD = "type('Odd', (BaseException,), {})"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(0)", "GeneratorExit", ODD])
 def test_an_exception_that_would_end_the_process_names_the_code_too(config, tmp_path, raised):
     tree, file = own_trainer(config, tmp_path, f"raise {raised}")
@@ -132,6 +135,7 @@ def test_an_exception_that_would_end_the_process_names_the_code_too(config, tmp_
     assert f"{file.name}:{line_of(file, 'raise')}" in line
 
 
+@pytest.mark.integration
 def test_a_real_interrupt_still_interrupts(config, tmp_path):
     body = "import os, signal; os.kill(os.getpid(), signal.SIGINT); return batch, {}"
     tree, _ = own_trainer(config, tmp_path, body)
@@ -142,6 +146,7 @@ def test_a_real_interrupt_still_interrupts(config, tmp_path):
     assert load_run(folder).status["state"] == "interrupted"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["loss", "advantage"])
 @pytest.mark.parametrize(
     ("body", "says"),
@@ -166,6 +171,7 @@ def test_an_error_in_a_function_names_it(registry, config, tmp_path, kind, body,
     assert f"{file.name}:{line_of(file, place) - (place != body)}" in line
 
 
+@pytest.mark.integration
 def test_a_loss_of_the_wrong_length_names_the_expected_shape(registry, config, tmp_path):
     def short(logp, batch, config):
         return logp[:, :-1], {}
@@ -188,6 +194,7 @@ class Judge(Evaluator):
 """
 
 
+@pytest.mark.integration
 def test_the_first_traceback_of_an_evaluator_is_kept(config, tmp_path, caplog):
     file = tmp_path / "judges.py"
     file.write_text(JUDGES.format(condition='data["prompt"][0] == "a"'))
@@ -207,6 +214,7 @@ def test_the_first_traceback_of_an_evaluator_is_kept(config, tmp_path, caplog):
     assert f'"{file}", line {line_of(file, "truth")}' in log
 
 
+@pytest.mark.integration
 def test_the_first_traceback_of_a_worker_is_kept(registry, config, caplog):
     from plugrl import RolloutWorker
 
@@ -242,6 +250,7 @@ def test_the_command_says_it_in_one_line(config, tmp_path):
     assert "unexpected" not in error
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("validated", "says"),
     [

@@ -61,6 +61,7 @@ def lines(done):
     return [line for line in done.metrics if "train/loss" in line]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["kl", pytest.param("low_var_kl", marks=pytest.mark.integration)])
 def test_a_divergence_from_oneself_is_zero_and_from_another_moves_the_weights(run, kind):
     algorithm = {"kl": {"loss": {"coefficient": 0.5, "kind": kind}}}
@@ -74,6 +75,7 @@ def test_a_divergence_from_oneself_is_zero_and_from_another_moves_the_weights(ru
     assert not same(moved, run(algorithm, seed=1, trainer=ONE)[1])
 
 
+@pytest.mark.integration
 def test_a_penalty_in_rewards_moves_the_weights_by_its_reference(run):
     algorithm = {"kl": {"reward": {"coefficient": 0.5}}}
     itself, alone = run(algorithm, seed=0, trainer=ONE)
@@ -88,6 +90,7 @@ def test_a_penalty_in_rewards_moves_the_weights_by_its_reference(run):
     assert not same(moved, run(algorithm, seed=1, trainer=ONE)[1])
 
 
+@pytest.mark.integration
 def test_an_entropy_bonus_moves_the_weights(run):
     done, moved = run({"entropy_coefficient": 0.3})
     # Of three tokens: the two letters and the end.
@@ -95,6 +98,7 @@ def test_an_entropy_bonus_moves_the_weights(run):
     assert not same(moved, run()[1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("level", "sampling"),
     [
@@ -119,6 +123,7 @@ def test_equal_weights_have_the_ratio_one_whatever_the_sampling(run, level, samp
         torch.testing.assert_close(corrected[name], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.integration
 def test_a_sampler_that_is_another_policy_is_corrected(run, registry):
     from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
@@ -138,6 +143,7 @@ def test_a_sampler_that_is_another_policy_is_corrected(run, registry):
     assert line["train/kl_to_sampler"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.integration
 def test_a_correction_without_log_probabilities_of_sampling_is_refused(run, registry):
     from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
 
@@ -156,6 +162,7 @@ def test_a_correction_without_log_probabilities_of_sampling_is_refused(run, regi
 GAE = {"advantage": {"type": "gae", "lam": 0.9}, "value": {"coefficient": 1.0}}
 
 
+@pytest.mark.integration
 def test_gae_trains_the_value_head(run):
     done, _ = run(
         GAE,
@@ -167,16 +174,19 @@ def test_gae_trains_the_value_head(run):
     assert all(value.abs().max() > 0 for value in head.values())
 
 
+@pytest.mark.integration
 def test_gae_without_a_value_head_is_refused_before_the_run(run):
     with pytest.raises(ConfigError, match=r"gae needs .*models\.policy\.train\.value_head=true"):
         run(GAE)
 
 
+@pytest.mark.integration
 def test_a_reference_that_is_no_model_is_refused_before_the_run(run):
     with pytest.raises(ConfigError, match=r"kl\.model.*no model 'reference' in models.*policy"):
         run({"kl": {"loss": {"coefficient": 0.1}}})
 
 
+@pytest.mark.integration
 def test_an_adaptive_coefficient_cannot_turn_negative(config):
     """8 sequences at an error of -0.2 multiply it by 1 - 1.6 / horizon."""
     reward = {"coefficient": 0.3, "controller": "adaptive", "horizon": 1}
@@ -185,11 +195,13 @@ def test_an_adaptive_coefficient_cannot_turn_negative(config):
     prepare(tree_of(config, {"kl": {"reward": {**reward, "horizon": 2}}}, seed=1))
 
 
+@pytest.mark.integration
 def test_a_policy_is_no_reference_of_itself(run):
     with pytest.raises(ConfigError, match=r"kl\.model.*model 'policy' is trained"):
         run({"kl": {"model": "policy", "loss": {"coefficient": 0.1}}})
 
 
+@pytest.mark.integration
 def test_a_reference_with_another_tokenizer_is_refused(config):
     tree = tree_of(config, {"kl": {"loss": {"coefficient": 0.1}}}, seed=1)
     tree["models"]["reference"]["source"]["tokenizer"] = {"characters": "ba"}
@@ -244,6 +256,7 @@ class Careless(SelfHostedTrainer):
         return batch, {}
 
 
+@pytest.mark.integration
 def test_a_trainer_that_passes_a_penalty_over_is_refused(config, registry):
     registry.register("trainer", "careless", Careless)
     tree = tree_of(config, {"overlong": {"buffer": 2}})
@@ -254,6 +267,7 @@ def test_a_trainer_that_passes_a_penalty_over_is_refused(config, registry):
         plugrl.train(tree)
 
 
+@pytest.mark.integration
 def test_penalties_need_no_run_in_a_unit_test():
     from plugrl.core.text.batch import Batch
     from plugrl.core.text.trajectory import Trajectory
@@ -325,6 +339,7 @@ def test_a_step_with_terms_is_repeated_exactly(config):
     assert {"entropy", "kl", "value_loss"} <= repeated.metrics.keys()
 
 
+@pytest.mark.integration
 def test_the_largest_step_is_tried_with_its_terms(config):
     from plugrl.core.experiment import build_trainer, prepare
     from plugrl.core.null_run import NullRun

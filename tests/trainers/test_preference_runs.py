@@ -162,6 +162,7 @@ def numbers(run):
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.metrics]
 
 
+@pytest.mark.integration
 def test_the_reference_scores_each_row_once(tree, monkeypatch):
     from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
@@ -207,6 +208,7 @@ def test_a_saved_run_evaluates_to_what_it_said(tree, name):
     assert found == pytest.approx(said, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.integration
 def test_sampled_validation_stands_beside_where_answers_are_judged(tree):
     made = tree(
         steps=1,
@@ -217,6 +219,7 @@ def test_sampled_validation_stands_beside_where_answers_are_judged(tree):
     assert {"validation/accuracy", "validation/exact_match", "validation/reward"} <= set(last)
 
 
+@pytest.mark.integration
 def test_plan_and_dry_run_count_both_answers(tree):
     experiment = prepare(tree())
     plan = dict(batch_plan(experiment.validated))
@@ -259,6 +262,7 @@ UNFIT_ROWS = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("rows", "complaint"), UNFIT_ROWS)
 def test_rows_of_no_form_are_named_before_the_run(tree, rows, complaint):
     fault = faults(tree(rows=rows))
@@ -266,6 +270,7 @@ def test_rows_of_no_form_are_named_before_the_run(tree, rows, complaint):
     assert "\n" not in fault
 
 
+@pytest.mark.integration
 def test_held_out_rows_of_no_form_are_named_before_the_first_step(tree):
     with pytest.raises(RunError, match=UNFIT_ROWS[0][1]):
         start(prepare(tree(held_out=UNFIT_ROWS[0][0])))
@@ -280,6 +285,7 @@ BAD_ROWS = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("place", "rows", "complaint"),
     [
@@ -297,6 +303,7 @@ def test_bad_rows_are_named_before_the_first_step(tree, place, rows, complaint):
     assert not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("label", "complaint"),
     [
@@ -321,6 +328,7 @@ def test_labels_are_true_or_false(tree, label, complaint):
         start(prepare(made))
 
 
+@pytest.mark.integration
 def test_labels_are_known_by_their_columns(tree):
     def trained(**worker):
         made = tree(
@@ -336,6 +344,7 @@ def test_labels_are_known_by_their_columns(tree):
     assert trained() == trained(layout="labels")
 
 
+@pytest.mark.integration
 def test_single_answers_are_nothing_to_compare(tree):
     made = tree(rows=labels(TRAINED[:4]), held_out=labels(HELD_OUT))
     complaint = "data: rows hold one answer with a label, and loss dpo .*write .*loss=kto"
@@ -343,6 +352,7 @@ def test_single_answers_are_nothing_to_compare(tree):
         start(prepare(made))
 
 
+@pytest.mark.integration
 def test_answers_of_messages_are_learned_as_their_texts(tree):
     def said(row):
         # The template of characters writes the content and the end alone, as texts have it.
@@ -365,6 +375,7 @@ def test_answers_of_messages_are_learned_as_their_texts(tree):
     assert joined == whole
 
 
+@pytest.mark.integration
 def test_margins_are_numbers_and_reach_the_loss(tree):
     section = {"margin_key": "better"}
     rows = [{**row, "better": 3.0} for row in TRAINED[:4]]
@@ -385,6 +396,7 @@ def faults(made):
     return " ".join(map(str, caught.value.faults))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "sections", "complaint"),
     [
@@ -438,6 +450,7 @@ def test_settings_that_do_not_fit_are_named(tree, name, sections, complaint):
     assert complaint in faults(tree(name, **sections))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "loss"),
     [
@@ -456,6 +469,7 @@ def test_dumped_steps_are_repeated_exactly(tree, name, loss):
     assert found.metrics["grad_norm"] == run.metrics[-1]["train/grad_norm"]
 
 
+@pytest.mark.integration
 def test_a_loss_in_a_file_is_named_by_its_function(tree, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from plugrl.trainers.self_hosted_dpo import dpo as mine\n", encoding="utf-8"

@@ -90,6 +90,7 @@ PPO = {"clip_low_threshold": 0.9, "clip_high_threshold": 1.3}
 CLIPPED = {"type": "clipped", "clip_ratio_low": 0.1, "clip_ratio_high": 0.3}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("remote", "own", "shared"),
     [
@@ -120,6 +121,7 @@ def test_passes_and_minibatches_are_those_of_the_self_hosted_one(tree):
     assert (state["state"]["optimizer_steps"], state["version"]) == (8, 2)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "shared",
     [
@@ -144,6 +146,7 @@ def test_distillation_equals_the_self_hosted_one(tree, advantage):
     assert_alike(theirs, plugrl.train(own))
 
 
+@pytest.mark.integration
 def test_the_gradient_of_distillation_depends_on_the_teacher(tree):
     one, other = (tree("remote_api_opd", teacher=True) for _ in range(2))
     source = {**TEACHER["source"], "seed": 8}
@@ -166,6 +169,7 @@ class Equal(Graded):
         return trajectory
 
 
+@pytest.mark.integration
 def test_a_step_without_any_signal_is_counted_and_syncs_nothing(tree, registry, monkeypatch):
     registry.register("rollout_worker", "equal", Equal)
     saved = []
@@ -184,6 +188,7 @@ def test_a_step_without_any_signal_is_counted_and_syncs_nothing(tree, registry, 
     assert saved == ["version-0", "version-1"]
 
 
+@pytest.mark.integration
 def test_trajectories_without_logprobs_get_those_of_the_weights(tree, registry):
     class Forgetful(Graded):
         async def rollout(self, task):
@@ -203,6 +208,7 @@ def faults(tree):
     return str(caught.value)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
@@ -235,12 +241,14 @@ class Free(RemoteApiTrainer):
         return self._compute_advantage(trajectories)
 
 
+@pytest.mark.integration
 def test_free_keys_do_not_hide_what_no_named_loss_can_do(tree, registry):
     registry.register("trainer", "remote_free", Free)
     assert prepare(tree("remote_free", my_weight=2.0))
     assert "write algorithm.loss_fn" in faults(tree("remote_free", loss="clipped"))
 
 
+@pytest.mark.integration
 def test_services_and_trainers_of_two_sorts_do_not_go_together(tree):
     own = faults(tree("self_hosted_grpo", train={"type": "in_process"}))
     assert "models.policy.train" in own
@@ -249,12 +257,14 @@ def test_services_and_trainers_of_two_sorts_do_not_go_together(tree):
     assert "serves self-hosted trainers, such as self_hosted_grpo" in remote
 
 
+@pytest.mark.integration
 def test_another_temperature_of_sampling_is_refused(tree):
     warm = tree("remote_api_grpo")
     warm["rollout_worker"]["temperature"] = 0.7
     assert "rollout_worker.temperature" in faults(warm)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("written", ["{}", "{temperature: 0.7}"])
 def test_so_is_that_of_an_agents_file(tree, tmp_path, written):
     """The file counts before ``rollout_worker.temperature``, and its remedy helps."""
@@ -273,6 +283,7 @@ def test_so_is_that_of_an_agents_file(tree, tmp_path, written):
     assert prepare(warm)
 
 
+@pytest.mark.integration
 def test_a_teacher_is_a_frozen_entry_of_models(tree):
     assert "no model 'teacher' in models" in faults(tree("remote_api_opd"))
     trained = tree("remote_api_opd", teacher=True)
@@ -280,6 +291,7 @@ def test_a_teacher_is_a_frozen_entry_of_models(tree):
     assert "a teacher must be frozen" in faults(trained)
 
 
+@pytest.mark.integration
 def test_wrong_signatures_are_refused_when_the_class_is_made():
     with pytest.raises(TypeError, match=r"write _prepare_trajectories\(self, trajectories, metr"):
 
@@ -294,6 +306,7 @@ def test_wrong_signatures_are_refused_when_the_class_is_made():
                 return {}
 
 
+@pytest.mark.integration
 def test_a_service_is_configured_and_not_set():
     with pytest.raises(UsageError, match=r"models\.policy\.train: in_process"):
         RemoteApiGrpoTrainer({}).set_service_holder(object())
@@ -322,6 +335,7 @@ def given(advantage):
     return answer
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -340,6 +354,7 @@ def test_what_a_trainer_answers_wrongly_is_named(tree, registry, answer, message
         plugrl.train(tree("remote_mine"))
 
 
+@pytest.mark.integration
 def test_trainers_get_valid_trajectories_alone_and_may_return_fewer(tree, registry):
     seen = []
 
@@ -357,6 +372,7 @@ def test_trainers_get_valid_trajectories_alone_and_may_return_fewer(tree, regist
     assert run.metrics[1]["train/without_signal"] == 0.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_a_loss_that_is_not_finite_stops_or_is_left_out(tree, monkeypatch, policy):
     plain = InProcessTrainService.forward_backward
@@ -381,6 +397,7 @@ def test_a_loss_that_is_not_finite_stops_or_is_left_out(tree, monkeypatch, polic
         assert bool(weight.isfinite().all())
 
 
+@pytest.mark.integration
 def test_a_kept_step_is_repeated(tree):
     made = tree("remote_api_grpo", loss_fn="ppo", worker="graded", minibatches=2)
     made["runtime_monitor"] = {"dump_steps": [2]}
@@ -445,6 +462,7 @@ def test_the_recipe_is_the_quickstart_through_the_interface(tmp_path):
             assert one.get(key, 0.0) == pytest.approx(other.get(key, 0.0), rel=1e-3, abs=1e-6), key
 
 
+@pytest.mark.integration
 def test_a_unit_test_needs_neither_run_nor_service():
     made = [
         Trajectory([2, 3], [0, 1], reward=reward, logprobs=[0.0, -1.0], group_id="g", run_id=i)

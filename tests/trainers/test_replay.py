@@ -26,6 +26,7 @@ def kept(tmp_path_factory):
     return plugrl.train(tree)
 
 
+@pytest.mark.integration
 def test_a_kept_step_gives_the_recorded_loss_again(kept):
     replayed = replay(kept.folder, 2)
     assert [one.what for one in replayed] == ["minibatch 0", "minibatch 1"]
@@ -40,12 +41,14 @@ def test_a_kept_step_gives_the_recorded_loss_again(kept):
         assert line[f"train/{name}"] == pytest.approx(mean, rel=1e-12)
 
 
+@pytest.mark.integration
 def test_replay_leaves_the_run_as_it_is(kept):
     before = {p: p.read_bytes() for p in kept.folder.rglob("*") if p.is_file()}
     replay(kept.folder, 2)
     assert {p: p.read_bytes() for p in kept.folder.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.integration
 def test_another_loss_is_told_by_exit_code_1(kept, copied, call):
     folder = copied(kept.folder)
     path = folder / "config.yaml"
@@ -57,6 +60,7 @@ def test_another_loss_is_told_by_exit_code_1(kept, copied, call):
     assert [row["equal"] for row in json.loads(out)] == [False, False]
 
 
+@pytest.mark.integration
 def test_the_command_repeats_a_step(kept, call):
     code, out, errors = call("replay", kept.folder, 2)
     assert code == 0, errors
@@ -68,6 +72,7 @@ def test_the_command_repeats_a_step(kept, call):
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["self_hosted_grpo", "sequence"])
 def test_the_step_that_a_guard_stopped_is_repeated(config, registry, name):
     calls = []
@@ -103,6 +108,7 @@ def test_the_step_that_a_guard_stopped_is_repeated(config, registry, name):
     assert not math.isfinite(one.metrics["grad_norm"])
 
 
+@pytest.mark.integration
 def test_a_step_without_a_dump_lists_those_that_have_one(kept, call):
     with pytest.raises(ConfigError, match=r"no dump of step 1; it has dumps of step 2"):
         replay(kept.folder, 1)
@@ -111,6 +117,7 @@ def test_a_step_without_a_dump_lists_those_that_have_one(kept, call):
     assert len(errors.strip().splitlines()) == 1
 
 
+@pytest.mark.integration
 def test_a_damaged_dump_is_named(kept, copied, call):
     folder = copied(kept.folder)
     tensors = next((folder / "dumps").iterdir()) / "tensors.safetensors"
@@ -120,6 +127,7 @@ def test_a_damaged_dump_is_named(kept, copied, call):
     assert "tensors.safetensors is missing or cut short" in errors
 
 
+@pytest.mark.integration
 def test_a_trainer_without_replay_says_so():
     class Bare(plugrl.Trainer):
         Config = dict
@@ -131,6 +139,7 @@ def test_a_trainer_without_replay_says_so():
         Bare.replay(object.__new__(Bare), {})
 
 
+@pytest.mark.integration
 def test_weights_of_the_dump_are_those_before_the_optimizer_step(kept):
     from plugrl.core.run.checkpoints import dumps
 
@@ -142,6 +151,7 @@ def test_weights_of_the_dump_are_those_before_the_optimizer_step(kept):
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["self_hosted_grpo", "sequence"])
 def test_a_step_without_an_update_says_that_it_leaves_no_dump(config, caplog, name):
     from plugrl.trainers.sequence import SequenceTrainer

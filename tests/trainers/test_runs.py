@@ -35,6 +35,7 @@ def register(registry, prepare_batch, name="custom"):
     return Custom
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("minutes", [0, 1e-9])
 def test_checkpoints_by_time_change_no_number(plain, config, monkeypatch, minutes):
     """Runs that save at no step but the last, and at each: equal to one that counts steps."""
@@ -67,6 +68,7 @@ def test_code_that_changes_the_working_folder_moves_no_run(registry, config, tmp
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.integration
 def test_advantages_in_metadata_are_mirrored_and_trained(registry, config):
     def prepare_batch(trainer, batch):
         batch.metadata["advantages"] = [float(i + 1) for i in range(len(batch))]
@@ -77,6 +79,7 @@ def test_advantages_in_metadata_are_mirrored_and_trained(registry, config):
     assert run.last_metrics["train/grad_norm"] > 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -105,6 +108,7 @@ def poisoned(trainer, batch):
     return batch, {}
 
 
+@pytest.mark.integration
 def test_a_gradient_that_is_not_finite_stops_the_run_and_dumps_the_batch(registry, config):
     register(registry, poisoned)
     tree = config("custom")
@@ -115,6 +119,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_dumps_the_batch(registr
     assert load_run(folder).status["state"] == "failed"
 
 
+@pytest.mark.integration
 def test_or_is_skipped_and_counted(registry, config):
     register(registry, poisoned)
     run = start(prepare(config("custom", runtime_monitor={"non_finite": "skip"})))
@@ -126,6 +131,7 @@ def _runs(tree):
     return list(Path(tree["settings"]["runs_folder"]).glob("*/*"))
 
 
+@pytest.mark.integration
 def test_all_invalid_ends_the_run_with_the_reason(registry, config):
     class Failing(plugrl.Evaluator):
         """Raises."""
@@ -143,16 +149,19 @@ def test_all_invalid_ends_the_run_with_the_reason(registry, config):
         start(prepare(tree))
 
 
+@pytest.mark.integration
 def test_stop_at_ends_early(config):
     tree = config(trainer={"total_train_steps": 50, "stop_at": {"rollout/reward": 0.0}})
     assert start(prepare(tree)).status["step"] == 1
 
 
+@pytest.mark.integration
 def test_validation_metrics_come_before_during_and_after(config):
     run = start(prepare(config(trainer={"total_train_steps": 4}, validate={"every": 2})))
     assert [m["step"] for m in run.metrics if "validation/exact_match" in m] == [0, 2, 4]
 
 
+@pytest.mark.integration
 def test_the_parity_probe_reports(plain):
     assert 0 <= plain.last_metrics["sync/parity"] <= 1e-4
 
@@ -175,6 +184,7 @@ def test_the_best_validation_reward_keeps_its_checkpoint(config, monkeypatch):
     assert _checkpoints(start(prepare(tree))) == ["step-00000003"]
 
 
+@pytest.mark.integration
 def test_a_score_that_is_no_metric_is_named(config):
     with pytest.raises(ConfigError, match=r"validate.score .*reports no metric 'x'"):
         prepare(config(validate={"score": "x"}))
@@ -184,6 +194,7 @@ def _checkpoints(run):
     return sorted(path.name for path in (run.folder / "checkpoints").iterdir())
 
 
+@pytest.mark.integration
 def test_resuming_a_finished_run_changes_nothing(plain):
     before = {p: p.read_bytes() for p in plain.folder.rglob("*") if p.is_file()}
     again = resume(plain.folder)
@@ -191,6 +202,7 @@ def test_resuming_a_finished_run_changes_nothing(plain):
     assert {p: p.read_bytes() for p in plain.folder.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.integration
 def test_load_run_takes_what_the_commands_take(config, tmp_path, monkeypatch):
     run = start(prepare(config()))
     monkeypatch.chdir(tmp_path)
@@ -209,6 +221,7 @@ def test_load_run_takes_what_the_commands_take(config, tmp_path, monkeypatch):
         load_run(run.folder)
 
 
+@pytest.mark.integration
 def test_the_page_on_runs_names_every_file(plain):
     page = Path(__file__, "../../../docs/runs.md").resolve().read_text()
     table = page.partition("## What is in the folder")[2].partition("`plugrl runs list`")[0]
@@ -228,6 +241,7 @@ def unfinished(plain, copied):
     return folder
 
 
+@pytest.mark.integration
 def test_a_configuration_that_was_cut_short_is_not_taken_for_another(unfinished, caplog):
     folder = unfinished
     file = folder / "config.yaml"
@@ -244,6 +258,7 @@ def test_a_configuration_that_was_cut_short_is_not_taken_for_another(unfinished,
     assert any("has no validate.every: the defaults" in m for m in caplog.messages)
 
 
+@pytest.mark.integration
 def test_a_log_that_cannot_be_written_does_not_end_a_run(unfinished):
     (unfinished / "log.txt").unlink()
     (unfinished / "log.txt").mkdir()

@@ -98,6 +98,7 @@ def whole(tmp_path_factory, debates):
     return SimpleNamespace(run=run, collected=seen)
 
 
+@pytest.mark.integration
 def test_each_model_trains_on_its_own_trajectories_of_its_own_version(whole):
     run, collected = whole.run, whole.collected
     assert [sorted(models) for models, _, _ in collected] == [["critic"], ["proposer"]] * 4
@@ -113,6 +114,7 @@ def test_each_model_trains_on_its_own_trajectories_of_its_own_version(whole):
     }
 
 
+@pytest.mark.integration
 def test_metrics_are_kept_by_model_name(whole):
     last = whole.run.last_metrics
     for name in MODELS:
@@ -122,6 +124,7 @@ def test_metrics_are_kept_by_model_name(whole):
     assert not [name for name in last if name.startswith(("train/judge", "sync/judge"))]
 
 
+@pytest.mark.integration
 def test_one_model_learns_the_same_whether_or_not_the_other_is_trained(debate, whole):
     both = whole.run.checkpoint()["trainer"]["models"]
     tree = debate()
@@ -152,6 +155,7 @@ def test_a_frozen_model_answers_alike_in_every_step(debate, tmp_path):
     assert len(answers) == 4
 
 
+@pytest.mark.integration
 def test_models_with_one_configuration_begin_alike_unless_their_seed_differs(debate):
     tree = debate()
     tree["trainer"]["total_train_steps"] = 0
@@ -189,6 +193,7 @@ def test_a_stopped_and_resumed_run_of_several_models_equals_the_uninterrupted_on
         )
 
 
+@pytest.mark.integration
 def test_a_model_that_nothing_is_trained_on_keeps_its_version(debate, registry):
     class Monologue(RolloutWorker):
         async def rollout(self, task):
@@ -205,6 +210,7 @@ def test_a_model_that_nothing_is_trained_on_keeps_its_version(debate, registry):
     assert (state["proposer"]["version"], state["critic"]["version"]) == (4, 0)
 
 
+@pytest.mark.integration
 def test_a_trajectory_of_an_unknown_model_is_named(debate, registry):
     class Stranger(RolloutWorker):
         def rollout(self, task):
@@ -219,6 +225,7 @@ def test_a_trajectory_of_an_unknown_model_is_named(debate, registry):
         plugrl.train(tree)
 
 
+@pytest.mark.integration
 def test_a_checkpoint_of_other_models_is_refused(whole):
     with pytest.raises(ConfigError, match=r"critic, proposer.*trains none"):
         Models({"judge": Model("judge", None, None)}).load_state_dict(
@@ -237,6 +244,7 @@ def without_times(metrics):
     return [{k: v for k, v in line.items() if not k.startswith("time")} for line in metrics]
 
 
+@pytest.mark.integration
 def test_each_trajectory_is_trained_at_the_temperature_of_its_sampling(debate, registry):
     class Hot(DebateWorker):
         """The proposer's answers alternate between two temperatures."""

@@ -100,6 +100,7 @@ def test_all_previous_rollouts_can_be_learned_from(tmp_path):
     assert counts == [8, 16]
 
 
+@pytest.mark.integration
 def test_a_part_of_the_held_out_problems_can_be_enough(tmp_path):
     run = trained(
         tmp_path,
@@ -127,11 +128,13 @@ def limited(folder, limit, caplog):
     return run, state
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("limit", ["max_tokens", "max_cost"])
 def test_a_limit_ends_the_run_cleanly(tmp_path, limit, caplog):
     limited(tmp_path, limit, caplog)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "limit",
     [
@@ -235,12 +238,14 @@ def test_agents_with_models_of_their_own_have_jobs_of_their_own(tmp_path):
         assert {len((j / "examples.jsonl").read_text().splitlines()) for j in jobs} == {4}
 
 
+@pytest.mark.integration
 def test_a_frozen_agent_does_not_learn(tmp_path):
     run = trained(tmp_path, rollout_worker={"agents": {"prover": {"frozen": True}}}, text_rl=SHORT)
     (job,) = (run.folder / "fine_tuning" / "policy").iterdir()
     assert len((job / "examples.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.integration
 def test_verifiers_can_be_taught_the_right_decision(tmp_path):
     run = trained(
         tmp_path,
@@ -255,6 +260,7 @@ def test_verifiers_can_be_taught_the_right_decision(tmp_path):
     assert all(said == "ny"[labels[claim]] for claim, said in taught)
 
 
+@pytest.mark.integration
 def test_without_examples_no_job_is_made_and_the_run_goes_on(tmp_path, caplog):
     run = trained(tmp_path, trainer={"reward_threshold": 5.0}, text_rl=SHORT)
     assert run.status["state"] == "done"
@@ -282,6 +288,7 @@ def test_a_failed_job_ends_the_run_and_is_made_again_when_it_is_resumed(tmp_path
     ]
 
 
+@pytest.mark.integration
 def test_a_problem_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(RunError, match="no character '9'"):
         trained(tmp_path, data={"data_files": [nine(tmp_path)]})
@@ -313,6 +320,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("sections", "said"), FAULTS)
 def test_faults_are_told_before_anything_is_paid_for(tmp_path, sections, said):
     with pytest.raises(ConfigError) as caught:
@@ -352,6 +360,7 @@ UNUSED = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("sections", "why"), UNUSED)
 def test_options_that_others_switch_off_are_told_of(tmp_path, sections, why, caplog):
     prepare(text_agents.config("ei_pure_text", tmp_path, **sections))
@@ -363,6 +372,7 @@ def test_options_that_others_switch_off_are_told_of(tmp_path, sections, why, cap
     assert line.endswith(f"has no effect: {why}")
 
 
+@pytest.mark.integration
 def test_options_that_are_used_are_not_told_of(tmp_path, caplog):
     share = {f"{REPLACED}_proportion": 0.5, f"{REPLACED}_annealing": "linear"}
     sections = {
@@ -386,6 +396,7 @@ SCHEMES = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("trainer", "scheme", "iterations", "tests"),
     [
@@ -422,6 +433,7 @@ def test_the_plan_is_what_a_run_does(tmp_path, trainer, scheme, iterations, test
     assert plan["fine-tune jobs in all, at most"] == str(len(jobs))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("agents", "jobs"),
     [({}, "1"), ({"prover": {"model": "other"}}, "2"), ({"prover": {"frozen": True}}, "1")],
@@ -433,6 +445,7 @@ def test_the_plan_counts_the_jobs_of_models_that_learn(tmp_path, agents, jobs):
     assert plan["fine-tune jobs an iteration, at most"] == jobs
 
 
+@pytest.mark.integration
 def test_a_worker_without_episodes_is_refused(tmp_path):
     tree = text_agents.config("ei_pure_text", tmp_path)
     tree["rollout_worker"] = {"type": "single_turn", "evaluator": "exact_match"}
@@ -440,18 +453,21 @@ def test_a_worker_without_episodes_is_refused(tmp_path):
         prepare(tree)
 
 
+@pytest.mark.integration
 def test_malt_says_what_has_no_effect(tmp_path):
     sections = {"text_rl": {"verifier_guess_replacement_proportion": 0.1}}
     with pytest.raises(ConfigError, match="malt_pure_text learns from comparisons"):
         prepare(text_agents.config("malt_pure_text", tmp_path, **sections))
 
 
+@pytest.mark.integration
 def test_trees_that_nobody_means_to_pay_for_are_refused(tmp_path):
     long = {"rollout_worker": {"protocol": {"type": "nip", "max_message_rounds": 13}}}
     with pytest.raises(ConfigError, match="13 rounds are 8,192 episodes a problem"):
         prepare(text_agents.config("malt_pure_text", tmp_path, **long))
 
 
+@pytest.mark.integration
 def test_a_tree_has_every_reply_to_every_reply_and_learns_at_the_first_turn_too(tmp_path):
     trainer = {"num_responses_per_timestep": 3}
     run = trained(
@@ -492,6 +508,7 @@ def test_plugins_are_told_of_the_trajectories_of_every_episode(whole):
     check_told(whole)
 
 
+@pytest.mark.integration
 def test_plugins_are_told_of_the_trajectories_of_trees(tmp_path):
     data = {"batch_size": 2, "rollout_repeat_n": 2}
     tree = text_agents.config("malt_pure_text", tmp_path, text_rl=SHORT, data=data)
@@ -556,6 +573,7 @@ def resumed(folder, plugin):
         resume(folder)
 
 
+@pytest.mark.integration
 def test_nothing_is_kept_for_plugins_where_none_listens(tmp_path):
     run = trained(tmp_path, text_rl=SHORT)
     lines = (run.folder / "rollouts" / "iteration-0001.jsonl").read_text().splitlines()
@@ -595,6 +613,7 @@ class FirstTwo(PureTextRlTrainer):
 '''
 
 
+@pytest.mark.integration
 def test_a_trainer_of_a_user_changes_what_is_sampled_logged_and_learned(tmp_path):
     file = tmp_path / "first_two.py"
     file.write_text(OWN)

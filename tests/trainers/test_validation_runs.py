@@ -76,6 +76,7 @@ def test_metrics_of_evaluators_sources_and_samples_do_not_depend_on_processes(tr
     assert all(m["rollout/vowels"] == m["rollout/reward"] for m in here[1:])
 
 
+@pytest.mark.integration
 def test_the_best_checkpoint_is_kept_by_a_metric_of_a_source(tree):
     tree["settings"] |= {"checkpoint_every": 1, "keep_checkpoints": 1}
     tree["validate"] |= {"score": "validation/two/vowels", "score_mode": "min"}
@@ -86,6 +87,7 @@ def test_the_best_checkpoint_is_kept_by_a_metric_of_a_source(tree):
     assert kept == {f"step-{step:08d}" for step in (best, 2)}
 
 
+@pytest.mark.integration
 def test_another_column_may_tell_sources_apart_and_one_that_is_not_there_is_named(tree):
     tree["validate"]["data_source_key"] = "kind"
     tree["trainer"]["total_train_steps"] = 1
@@ -96,6 +98,7 @@ def test_another_column_may_tell_sources_apart_and_one_that_is_not_there_is_name
         prepare(tree)
 
 
+@pytest.mark.integration
 def test_a_metric_that_nothing_gives_passes_nobody(tree):
     tree["validate"]["pass_metric"] = "vowel"
     with pytest.raises(
@@ -104,6 +107,7 @@ def test_a_metric_that_nothing_gives_passes_nobody(tree):
         start(prepare(tree))
 
 
+@pytest.mark.integration
 def test_equal_samples_are_refused(tree):
     tree["validate"]["temperature"] = 0.0
     with pytest.raises(ConfigError, match="with temperature 0 they are all equal"):

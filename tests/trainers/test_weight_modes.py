@@ -78,6 +78,7 @@ def check_each_once(trained):
     assert set(counts.values()) == {1}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("mode", "processes"),
     [
@@ -106,6 +107,7 @@ def test_a_run_keeps_the_bound_and_trains_each_attempt_once(make, trained, mode,
     assert overlap
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("threshold", "synced"),
     [
@@ -121,6 +123,7 @@ def test_batch_async_syncs_only_when_the_next_batch_would_pass_the_bound(make, t
     assert run.metrics[-1]["sync/staleness_max"] == threshold
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", quick("batch-async", of=ALL))
 def test_each_validation_has_the_weights_of_its_step(make, monkeypatch, mode):
     seen = []
@@ -195,6 +198,7 @@ def test_a_stopped_run_goes_on_without_loss(make, trained, mode, act, error):
     assert {(group, run) for _, run, group, *_ in waiting[:8]} <= after
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", TWO)
 def test_a_hook_that_stops_the_run_ends_it_in_order(make, mode):
     run = tiny.train(make(mode), AtStep(3, stop))
@@ -222,6 +226,7 @@ def test_a_sync_that_fails_ends_the_run_with_its_error(make, monkeypatch, mode):
     assert resume(folder).status["state"] == "done"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", quick("batch-async", of=ALL))
 def test_a_sampler_with_other_weights_ends_the_run(make, monkeypatch, mode):
     plain = TransformersInferenceService.update_weights
@@ -235,6 +240,7 @@ def test_a_sampler_with_other_weights_ends_the_run(make, monkeypatch, mode):
         plugrl.train(make(mode))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", quick("batch-async", "restart"))
 def test_what_fails_in_one_attempt_costs_that_attempt(make, registry, mode):
     class Fragile(RolloutWorker):
@@ -252,6 +258,7 @@ def test_what_fails_in_one_attempt_costs_that_attempt(make, registry, mode):
     assert sum(line.get("rollout/invalid", 0) > 0 for line in run.metrics) >= 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -270,6 +277,7 @@ def test_a_fault_of_the_worker_ends_the_run(make, registry, mode, answer, messag
         plugrl.train(make(mode, rollout_worker={"type": "wrong", "evaluator": None}))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", quick("finish", "continue"))
 def test_code_that_swallows_its_end_is_left_behind(make, registry, mode):
     class Stubborn(RolloutWorker):
@@ -288,6 +296,7 @@ def test_code_that_swallows_its_end_is_left_behind(make, registry, mode):
     assert plugrl.train(tree).status["state"] == "done"
 
 
+@pytest.mark.integration
 def test_fully_async_without_its_rule_is_refused(make):
     tree = make("finish", trajectory_pool={"check_batch_ready_function": "loaded_batch_finished"})
     with pytest.raises(
@@ -296,6 +305,7 @@ def test_fully_async_without_its_rule_is_refused(make):
         plugrl.train(tree)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", quick("batch-async", "restart"))
 def test_a_batch_that_no_group_completes_ends_the_run(make, registry, mode):
     class Nothing(RolloutWorker):
@@ -341,6 +351,7 @@ def test_several_models_keep_the_bound_each_with_its_own_versions(make, trained,
         assert max(number for number in said if number is not None) == largest
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", TWO)
 def test_training_behind_an_api_shares_the_modes(make, trained, mode):
     models = {"policy": {"train": {"type": "in_process"}}}

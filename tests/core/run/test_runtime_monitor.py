@@ -53,12 +53,14 @@ def policy(name, **more):
     return {"exception_handling": {"policy": name, **more}}
 
 
+@pytest.mark.integration
 def test_one_failed_attempt_ends_the_run_where_errors_stop_it(tree, monkeypatch):
     monkeypatch.setenv("JUDGE", "once")
     with pytest.raises(RunError, match="1 of .* attempts failed in step 1: .*the judge is down"):
         monitored(tree, **policy("stop_on_error"))
 
 
+@pytest.mark.integration
 def test_one_failed_attempt_is_left_out_otherwise(tree, tmp_path, monkeypatch):
     monkeypatch.setenv("JUDGE", "once")
     for name in ("stop_on_critical", "continue"):
@@ -68,6 +70,7 @@ def test_one_failed_attempt_is_left_out_otherwise(tree, tmp_path, monkeypatch):
         assert sum(line.get("rollout/invalid", 0) for line in run.metrics) > 0
 
 
+@pytest.mark.integration
 def test_a_failed_attempt_of_the_validation_counts_too(tree, monkeypatch):
     monkeypatch.setenv("JUDGE", "once")
     tree["validate"] = {"data": {"data_files": tree["data"]["data_files"]}}
@@ -75,6 +78,7 @@ def test_a_failed_attempt_of_the_validation_counts_too(tree, monkeypatch):
         monitored(tree, **policy("stop_on_error"))
 
 
+@pytest.mark.integration
 def test_a_run_without_one_valid_attempt(tree, monkeypatch, caplog):
     monkeypatch.setenv("JUDGE", "always")
     with pytest.raises(RunError, match="no reward was valid in 1 steps in a row"):
@@ -87,6 +91,7 @@ def test_a_run_without_one_valid_attempt(tree, monkeypatch, caplog):
         assert "so nothing was learned" in caplog.text
 
 
+@pytest.mark.integration
 def test_without_a_word_a_single_failure_is_no_end():
     guards = Guards(RuntimeMonitorConfig())
     guards.rewards(1, [1.0, 0.0], [True, False], reason="x")
@@ -98,6 +103,7 @@ def test_without_a_word_a_single_failure_is_no_end():
         strict.rewards(2, [1.0, 0.0], [True, False], reason="x")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("trainer", ["self_hosted_grpo", "sequence"])
 def test_the_keys_survive_the_folder_of_the_run(tmp_path, trainer):
     from plugrl.trainers.sequence import SequenceTrainer
@@ -133,6 +139,7 @@ def test_processes_that_work_are_left_alone(tree, monkeypatch):
     assert sum(line.get("rollout/worker_restarts", 0) for line in run.metrics) == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("word", "line"),
     [
@@ -156,6 +163,7 @@ def test_values_that_mean_nothing(word, line):
     assert fault.startswith("runtime_monitor.")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("written", "progress"), [("true", "auto"), ("false", "none")])
 def test_whether_progress_is_shown(written, progress):
     word = f"runtime_monitor.rollout_progress_monitor.enabled={written}"
