@@ -115,6 +115,7 @@ class Shutdown:
 
         The message of an error of plugrl gets a pointer to its traceback in the log.
         """
+        self._report.stop()
         self._status.fields["step"] = step
         line = _error_line(error) if outcome != "done" else None
         if error is not None and outcome == "failed":

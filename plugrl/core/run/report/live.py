@@ -67,13 +67,17 @@ class LiveReport:
         page = report_page([self._contents.read(dict(status), live=live)])
         write_text(self._folder / REPORT_FILE, page)
 
+    def stop(self) -> None:
+        """Begin no further page."""
+        self._ended.set()
+
     def finish(self, status: Mapping[str, Any]) -> None:
         """Write the last page, with the final ``status``.
 
         Raises:
             OSError: it could not be written.
         """
-        self._ended.set()
+        self.stop()
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):
                 self._thread.join(_PATIENCE)

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import threading
 
 import pytest
 from waiting import wait_until
 
+from plugrl.core.errors import RunError
 from plugrl.core.run.report import live
 from plugrl.core.run.report.page import REPORT_FILE
 from plugrl.core.run.run import Run
@@ -99,3 +101,25 @@ def test_a_resumed_run_shows_no_step_twice(make_run, monkeypatch):
     curve = shown(run.folder)["curves"]
     assert curve["metrics"]["a"]["y"] == [10, 20, 30]
     assert curve["steps"] == [[1, 2, 3]]
+
+
+def test_a_run_whose_folder_is_gone_ends_its_pages_too(make_run, monkeypatch):
+    monkeypatch.setattr(live, "_FIRST", 0.0)
+    monkeypatch.setattr(live, "_INTERVAL", 0.0)
+    monkeypatch.setattr(live, "_PAUSE", 0.0)
+    before = set(threading.enumerate())
+    run = make_run()
+
+    def writing():
+        mine = set(threading.enumerate()) - before
+        return [thread for thread in mine if thread.name == "plugrl-report"]
+
+    def lose_the_folder():
+        with run:
+            assert writing()
+            run.folder.rename(run.folder.with_name("moved"))
+            run.end_step(1, {})
+
+    with pytest.raises(RunError, match="is gone"):
+        lose_the_folder()
+    wait_until(lambda: not writing())
