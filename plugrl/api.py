@@ -22,7 +22,6 @@ from plugrl.results import RunResult
 
 #: Where rows that a program gives are written, below the folder of the runs.
 _ROWS = ".data"
-_GLOB = frozenset("*?[")
 #: Evaluations of small networks on the way, so that there is a curve.
 _EVALUATIONS = 10
 
@@ -195,8 +194,6 @@ class LanguageModelAlgorithm(Algorithm):
 
     #: The rollout worker, where it is not the one that asks the model.
     worker: ClassVar[str | None] = None
-    #: Samples a prompt.
-    samples: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -222,10 +219,9 @@ class LanguageModelAlgorithm(Algorithm):
         section, rows = data_section(data, str(runs or "runs"))
         worker: dict[str, Any] = {"type": self.worker} if self.worker else {}
         rate = {} if learning_rate is None else {"learning_rate": learning_rate}
-        repeated = {} if self.samples == 1 else {"rollout_repeat_n": self.samples}
         own: dict[str, Any] = {
             "models": {"policy": {"source": source, "train": {"type": "local", **rate}}},
-            "data": {**section, "batch_size": batch_size, **repeated},
+            "data": {**section, "batch_size": batch_size},
             "rollout_worker": worker
             | {
                 "max_prompt_length": max_prompt_length,
@@ -481,14 +477,16 @@ def data_section(
 
 def _named(data: str | Path) -> dict[str, Any]:
     """Files on the disk, or else a data set of the hub."""
+    from plugrl.core.text.data.files import PLAIN_SUFFIXES, WILD
+
     text = str(data)
     path = Path(text).expanduser()
     is_file = (
         isinstance(data, Path)
         or path.exists()
-        or path.suffix in {".jsonl", ".json", ".parquet", ".csv", ".arrow"}
+        or path.suffix in PLAIN_SUFFIXES
         or "://" in text
-        or bool(_GLOB & set(text))
+        or bool(WILD & set(text))
     )
     return {"data_files": [text]} if is_file else {"name": text}
 

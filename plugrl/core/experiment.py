@@ -140,23 +140,7 @@ def train(
 ) -> TrainedRun:
     """Train as a configuration says, in a new run folder.
 
-    Args:
-        config: a YAML file, the name of a packaged recipe, or a mapping.
-        overrides: ``key=value`` strings, as on the command line.
-        config_path: further folders in which ``defaults`` are looked up.
-        reward: what rewards an answer, in place of ``rollout_worker.evaluator``: a function
-            ``f(prompts, completions, **columns)``, as of TRL, or ``f(data, target)``, or a list of
-            them, whose rewards are added up. A function lives in this process: the run is resumed
-            by :func:`resume` with the same one.
-        reward_weights: how much each function of the list counts; None: 1.
-        callbacks: hooks of this run alone: objects with methods such as ``plugrl_step_end``, or
-            functions ``f(step, metrics)``. ``plugrl.StopRun`` raised there ends the run.
-
-    Raises:
-        ConfigError: the configuration is wrong.
-        PluginError: a plugin that it needs cannot be used, or a function has wrong parameters.
-        UsageError: an argument is none of what is listed above.
-        RunError: the run failed; the log in its folder says why.
+    Arguments and errors are those of :func:`plugrl.train`.
     """
     called = as_callbacks(callbacks)
     functions: dict[str, Any] = {}
@@ -202,20 +186,7 @@ def resume(
 ) -> TrainedRun:
     """Continue a run from its newest intact checkpoint, or from the start if it has none.
 
-    A run that is done is left unchanged.
-
-    Args:
-        run: a path, an id or the beginning of one, an experiment (its newest run), ``latest``, or
-            what :func:`train` gave.
-        reward: the functions that it was trained with, where it was given some.
-        callbacks: as of :func:`train`; those that it began with are not saved.
-        runs_folder: where a run is looked up unless a path is given.
-
-    Raises:
-        ConfigError: the folder holds no run.
-        UsageError: another process owns the run, or its reward functions are missing.
-        PluginError: plugins changed and ``plugins.strict`` is set.
-        RunError: the run failed again.
+    Arguments and errors are those of :func:`plugrl.resume`; a run that is done is left unchanged.
     """
     from plugrl.core.run.initialization import functions_of, is_complete, read_config
 

@@ -24,7 +24,8 @@ from plugrl.core.wording import bounded
 PLAIN_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".arrow")
 #: In folders that ``save_to_disk`` of ``datasets`` writes: of one split, and of several.
 _OF_SPLIT, _OF_SPLITS = "state.json", "dataset_dict.json"
-_WILD = frozenset("*?[")
+#: What makes a path a glob.
+WILD = frozenset("*?[")
 #: Characters of one line, or of one field of a CSV file; a file without line breaks is no data.
 LONGEST_LINE = 2**26
 
@@ -49,7 +50,7 @@ def place_of_problem(item: DataItem, index: int) -> str:
 
 def is_pattern(path: str | Path) -> bool:
     """Whether a path is a pattern such as ``data/*.jsonl``, and no file of that name."""
-    return not _WILD.isdisjoint(str(path)) and not os.path.exists(path)
+    return not WILD.isdisjoint(str(path)) and not os.path.exists(path)
 
 
 def read_files(paths: Sequence[str | Path], *, text_column: str | None = None) -> list[DataItem]:
