@@ -8,7 +8,7 @@ import time
 import pytest
 from run_driver import Toy
 
-from plugrl.core.run.folder import create, summarize
+from plugrl.core.run.folder import create, find, find_all, summarize
 from plugrl.core.run.lock import LOCK_FILE, RunLock, is_locked
 from plugrl.core.run.records.records import last_step
 from plugrl.core.run.run import Run
@@ -34,6 +34,14 @@ def test_a_killed_run_has_the_step_that_it_got_to(make_run):
             file.write('{"step": 11, "lo')
         assert summarize(folder).step == 10
     assert (summarize(run.folder).state, summarize(run.folder).step) == ("done", 10)
+
+
+def test_runs_that_start_within_a_second_are_in_the_order_of_their_starts(make_run, tmp_path):
+    runs = []
+    for _ in range(6):
+        runs.append(make_run().folder)
+        assert find("latest", tmp_path / "runs") == runs[-1] == find("toy", tmp_path / "runs")
+    assert [run.path for run in find_all(tmp_path / "runs")] == [str(run) for run in runs]
 
 
 def test_a_resumed_run_has_the_step_of_its_checkpoint_before_its_next(make_run):

@@ -102,8 +102,12 @@ _INTERVAL = 5.0
 
 
 def now() -> str:
-    """Return the time in UTC, to the second, as ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """Return the time in UTC as ISO 8601.
+
+    It is told to the millisecond, because runs are ordered by it: a program may start several
+    within a second.
+    """
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def read_status(folder: Path) -> dict[str, Any]:
