@@ -246,7 +246,13 @@ run
 def test_a_notebook_shows_one_line_that_moves_and_the_curve(tmp_path: Path) -> None:
     pytest.importorskip("ipykernel")
     client = pytest.importorskip("jupyter_client.manager")
-    environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "IPYTHONDIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        # Ray, which TorchRL imports where it is installed, asks for the widgets of tqdm's bars.
+        "PYTHONWARNINGS": "ignore:IProgress not found",
+    }
     manager, kernel = client.start_new_kernel(
         kernel_name="python3", cwd=str(tmp_path), env=environment, stderr=subprocess.DEVNULL
     )
