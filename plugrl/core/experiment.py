@@ -34,8 +34,8 @@ from plugrl.core.plugins.registry import Registry, default_registry
 from plugrl.core.plugins.user_code.error_location import component_error
 from plugrl.core.plugins.user_code.working_folder import display_path, preserve_working_folder
 from plugrl.core.revisions import pin_revisions
+from plugrl.core.run.process import cluster, threads
 from plugrl.core.run.process import heap as allocation
-from plugrl.core.run.process import threads
 from plugrl.core.run.process.launchers import refuse_copies
 from plugrl.core.run.process.setup_script import PHASE, apply_configured_script
 from plugrl.core.run.process.setup_script import apply_setup_script as enter_script
@@ -359,6 +359,7 @@ def apply_process_settings(experiment: Experiment) -> None:
         enter_script(script, tree["settings"]["deadlines"].get(PHASE))
     os.environ.update(tree["environment"]["variables"])
     threads.limit(tree["settings"]["torch_threads"])
+    cluster.configure(tree["settings"]["cluster"])
     allocation.keep_freed_memory()
     _seed(int(tree["seed"]))
 

@@ -118,7 +118,7 @@ class Run(RenamedMethods):
         self.last_metrics: dict[str, float | int] = {}
         self.best_score: float | None = None
         self.hooks = hooks
-        self.settings = SettingsConfig(**tree.get("settings", {}))
+        self.settings = SettingsConfig.from_tree(tree.get("settings", {}))
         monitor = RuntimeMonitorConfig.from_tree(tree.get("runtime_monitor", {}))
         self._definition = {CONFIG: json_copy(public)}
         self.guards = Guards(monitor, folder / "dumps", self._definition)

@@ -49,6 +49,46 @@ class EnvironmentConfig:
 
 
 @dataclass
+class ClusterConfig:
+    """The cluster that components join whose work is done on other machines, such as `ray`."""
+
+    address: str | None = described(
+        None,
+        "host:port, or auto for the one that runs on this machine; null: RAY_ADDRESS, else one of "
+        "this machine that ends with the process",
+    )
+    namespace: str | None = described(None, "namespace of the actors; null: one of this process")
+    cpus: int | None = described(
+        None,
+        "CPUs that a cluster of this machine hands out; null: those that there are",
+        at_least=1,
+        at_most=10**4,
+    )
+    object_store_memory: float | None = described(
+        None,
+        "megabytes of shared memory of a cluster of this machine; null: a share of what is free",
+        at_least=80,
+        at_most=1e8,
+    )
+    variables: dict[str, str] = described(
+        {}, "environment variables of the actors, over those of `environment`"
+    )
+    files: list[str] = described(
+        [],
+        "files and folders that actors read, besides the code that the configuration names; they "
+        "travel to the machines that lack them",
+        file="data",
+    )
+    log_to_driver: bool = described(False, "show what actors print")
+    start_timeout: float = described(
+        180.0,
+        "seconds that joining the cluster may take, and the start of an actor",
+        above=0,
+        at_most=1e8,
+    )
+
+
+@dataclass
 class SettingsConfig:
     """Experiment settings: they do not change what is learned."""
 
@@ -101,6 +141,12 @@ class SettingsConfig:
         above=0,
         at_most=1e8,
     )
+    cluster: ClusterConfig = described(ClusterConfig, "the cluster that components join")
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> SettingsConfig:
+        """The section of a resolved configuration, which holds plain mappings."""
+        return cls(**{**tree, "cluster": ClusterConfig(**tree.get("cluster", {}))})
 
     def __post_init__(self) -> None:
         if isinstance(self.torch_threads, str) and self.torch_threads != "auto":

@@ -1,0 +1,1 @@
+"""Rollouts, environments and engines on a Ray cluster."""
