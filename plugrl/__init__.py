@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     )
     from plugrl.core.text.batch import padding_data as padding_data
     from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm as HarnessAlgorithm
+    from plugrl.core.text.dialogue.configuration import DialogueConfig as DialogueConfig
     from plugrl.core.text.dialogue.dialogue import Dialogue as Dialogue
     from plugrl.core.text.dialogue.environment import DialogueEnvironment as DialogueEnvironment
     from plugrl.core.text.dialogue.environment import Environment as Environment
@@ -314,6 +315,7 @@ _MODULES = {
     "plugrl.core.text.staged.examples": ("supervised_examples",),
     "plugrl.core.text.staged.trainer": ("PureTextRlTrainer",),
     "plugrl.core.text.dialogue.algorithm": ("HarnessAlgorithm",),
+    "plugrl.core.text.dialogue.configuration": ("DialogueConfig",),
     "plugrl.core.text.dialogue.dialogue": ("Dialogue",),
     "plugrl.core.text.dialogue.environment": ("DialogueEnvironment", "Environment"),
     "plugrl.core.text.dialogue.evaluation.evaluation": ("evaluate_red_team",),

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import plugrl
-from plugrl.commands._scaffold import KINDS_WITH_TEMPLATES, files
+from plugrl.commands._scaffold import files
+from plugrl.commands._templates import TEMPLATES
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,8 +21,8 @@ PUBLIC = """
 AdamParams Agent AgentEvaluationTarget AgentRolloutWorker AgentRolloutWorkerConfig AgentSpaces
 AgentStep AlgorithmConfig BaseEvaluationTarget BaseTrainService Batch Body Capabilities Completion
 Component ConfigError ConfigView ContractError Conversation DPO DQN DataSetName Datum Dialogue
-DialogueEnvironment Environment EvaluationRunResult Evaluator ExperimentSettings FineTuneConfig
-FineTuneService ForwardBackward GRPO GeneralisedAdvantage GenerationRequest HFASTConfiguration
+DialogueConfig DialogueEnvironment Environment EvaluationRunResult Evaluator ExperimentSettings
+FineTuneConfig FineTuneService ForwardBackward GRPO GeneralisedAdvantage GenerationRequest HFASTConfiguration
 HFASTTrainer HOOK_API Harness HarnessAlgorithm HarnessTrainer Hub HyperParameters InMemoryTracer
 InferenceService IterationContext JobContext JobStatus Labelled LanguageModelSystem Layout
 LocalSandbox MessageSpace ModelSpec NAMED_LOSSES NamedLoss NestedArrayDict NoConfig OptimizerConfig
@@ -73,7 +74,7 @@ def test_importing_plugrl_and_its_light_names_loads_no_large_package():
 
 def written_for_authors():
     """The Python that plugin authors are shown, by where it stands."""
-    for kind in KINDS_WITH_TEMPLATES:
+    for kind in TEMPLATES:
         for name, text in files(f"plugrl-shown-{kind.replace('_', '-')}", kind).items():
             if name.endswith(".py"):
                 yield f"{kind}: {name}", text

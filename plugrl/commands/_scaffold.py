@@ -5,70 +5,16 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from string import Template
+from string import Template as Text
 
-from plugrl.commands._component_templates import INFERENCE_SERVICE
-from plugrl.commands._templates import CONTRACT, KITS, PARTS, RUN_TEST, Kit
+from plugrl.commands._templates import PARTS, TEMPLATES, Template, text
 from plugrl.core.config.sources.lookup import recipes
 from plugrl.core.errors import UsageError
 from plugrl.core.plugins.registry import KINDS, OWN, default_registry
 from plugrl.core.wording import did_you_mean
 
-SETUP_CFG = """\
-[metadata]
-name = $name
-version = 0.1.0
-description = A plugrl $title
-
-[options]
-packages = find:
-python_requires = >=3.11
-install_requires =
-    plugrl
-
-[options.package_data]
-$package =
-    *.yaml$package_data
-
-[options.entry_points]
-"""
-
-PYPROJECT = """\
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-"""
-
-README = """\
-# $name
-
-A plugin of plugrl: the $title `$component`, and a recipe that uses it.
-
-```bash
-pip install . pytest
-pytest
-plugrl train $component
-```
-"""
-
-CI = """\
-name: tests
-on: [push, pull_request]
-jobs:
-  test:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.11"
-      - run: pip install . pytest
-      - run: pytest
-"""
-
 #: Names that YAML reads as something else than text.
 YAML_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
-KINDS_WITH_TEMPLATES = tuple(KITS)
 #: The group in which packages name their modules of hooks.
 HOOKS = "plugrl"
 SAMPLER = "inference_service"
@@ -80,7 +26,7 @@ def files(name: str, kind: str) -> dict[str, str]:
     Raises:
         UsageError: the name cannot be used or is taken, or there is no such template.
     """
-    kit = kit_of(kind)
+    template = template_of(kind)
     package = name.replace("-", "_")
     component = package.removeprefix("plugrl_")
     allowed = re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) and component[0].isalpha()
@@ -94,40 +40,41 @@ def files(name: str, kind: str) -> dict[str, str]:
             f"{name!r} cannot name a package, because Python has {package!r} itself; "
             f"choose another name, such as plugrl-{name}"
         )
-    _refuse_taken(name, component, kit, f"plugrl-my-{component.replace('_', '-')}")
-    part = Part(name, package, component, kind, recipe="example.yaml", alone=True)
-    values = {**part.values, "package_data": "".join(f"\n    {p}" for p in kit.data)}
+    _refuse_taken(name, component, template, f"plugrl-my-{component.replace('_', '-')}")
+    part = Part(name, package, component, template, recipe="example.yaml", alone=True)
+    # The pattern of recipes stands in the file already.
+    package_data = "".join(f"\n    {path}" for path in template.data)
     entries = "".join(
         f"{group} =\n" + "".join(f"    {entry}\n" for entry in found)
         for group, found in part.entries().items()
     )
     texts = {
-        "setup.cfg": Template(SETUP_CFG).substitute(values) + entries,
-        "pyproject.toml": PYPROJECT,
-        "README.md": Template(README).substitute(values),
+        "setup.cfg": part.filled("package/setup.cfg", package_data=package_data) + entries,
+        "pyproject.toml": part.filled("package/pyproject.toml"),
+        "README.md": part.filled("package/README.md", command=part.command),
         f"{package}/__init__.py": f'"""The plugin {name} of plugrl."""\n',
-        ".github/workflows/tests.yml": CI,
+        ".github/workflows/tests.yml": part.filled("package/tests.yml"),
     }
-    inside = {f"{package}/{path}": text for path, text in part.modules().items()}
+    inside = {f"{package}/{path}": held for path, held in part.modules().items()}
     return {**texts, **inside, **part.tests()}
 
 
-def kit_of(kind: str) -> Kit:
+def template_of(kind: str) -> Template:
     """The template of that name.
 
     Raises:
         UsageError: there is none.
     """
-    found = KITS.get(kind.replace("-", "_"))
+    found = TEMPLATES.get(kind.replace("-", "_"))
     if found is None:
         raise UsageError(
-            f"there is no template for kind {kind!r}{did_you_mean(kind, KITS) or ';'} "
-            f"kinds: {', '.join(KITS)}"
+            f"there is no template for kind {kind!r}{did_you_mean(kind, TEMPLATES) or ';'} "
+            f"kinds: {', '.join(TEMPLATES)}"
         )
     return found
 
 
-def component_name(name: str, kind: str) -> str:
+def component_name(name: str, template: Template) -> str:
     """The name of a further component in configurations.
 
     Raises:
@@ -138,18 +85,18 @@ def component_name(name: str, kind: str) -> str:
     if not allowed or component in YAML_WORDS or keyword.iskeyword(component):
         raise UsageError(
             f"{name!r} cannot name a component; use small letters, digits and underscores, such as "
-            f"my_{kind.replace('-', '_')}"
+            f"my_{template.name}"
         )
-    _refuse_taken(name, component, kit_of(kind), f"my_{component}")
+    _refuse_taken(name, component, template, f"my_{component}")
     return component
 
 
-def _refuse_taken(name: str, component: str, kit: Kit, other: str) -> None:
+def _refuse_taken(name: str, component: str, template: Template, other: str) -> None:
     """Refuse the names of plugrl's own components and recipes."""
-    records = default_registry().records(kit.kind) if kit.kind else ()
+    records = default_registry().records(template.kind) if template.kind else ()
     taken = any(r.name == component and r.distribution == OWN for r in records)
     if taken or component in recipes():
-        what = kit.kind if taken else "recipe"
+        what = template.kind if taken else "recipe"
         raise UsageError(
             f"{name!r} would provide the {what} {component!r}, which is plugrl's own; choose "
             f"another name, such as {other}"
@@ -163,9 +110,9 @@ class Part:
         name: of the distribution.
         package: that is imported.
         component: its name in configurations.
-        kind: of the template.
+        template: what it is made of.
         recipe: the file of its recipe.
-        alone: whether its files are called by its kind, as those of the first component; else
+        alone: whether its files are called by its template, as those of the first component; else
             by its name too, so that a package can have several of a kind.
     """
 
@@ -174,92 +121,135 @@ class Part:
         name: str,
         package: str,
         component: str,
-        kind: str,
+        template: Template,
         *,
         recipe: str,
         alone: bool = False,
     ) -> None:
-        kind = kind.replace("-", "_")
-        self._kit = kit = kit_of(kind)
-        self._package, self._component = package, component
-        stem = component.removesuffix(f"_{kind}")
+        self._template = template
+        self._package, self._component, self._recipe = package, component, recipe
+        self._stem = stem = component.removesuffix(f"_{template.name}")
         self._prefix = prefix = "" if alone else f"{stem}_"
-        self._recipe = recipe
-        self._cls = _camel(f"{stem}_{kind}")
-        function = f"{stem}_{kind}"
-        target = function if kit.function else self._cls
-        named = (f"{self._cls}Config", function) if kit.function else (self._cls,)
-        self._names = (*filter(None, [kit.names]), *(named if kit.kind else ()))
-        self.values = {
+        self._module = prefix + template.name
+        self._cls, self._function = _camel(f"{stem}_{template.name}"), f"{stem}_{template.name}"
+        kind = KINDS[template.kind] if template.kind else None
+        self._values = {
             "name": name,
-            "title": (kit.kind or kind).replace("_", " "),
-            "kind": kit.kind or "",
+            "title": (template.kind or template.name).replace("_", " "),
+            "kind": template.kind or "",
+            "plural": kind.plural.replace("_", " ") if kind else "",
             "package": package,
-            "module": prefix + kind,
+            "module": self._module,
             "recipe": recipe,
             "component": component,
             "cls": self._cls,
-            "function": function,
-            "target": target,
-            "contract": _camel(kit.kind or ""),
-            "imports": kit.imports,
-            "standard": kit.standard,
-            "short": kit.short,
+            "function": self._function,
+            "target": self._target,
+            "contract": _camel(template.kind or ""),
             "sampler": prefix + SAMPLER,
+            "imports": template.imports,
+            "standard": template.standard,
+            "short": "".join(f', "{override}"' for override in template.short),
         }
-        parts = {
-            part: Template(text).safe_substitute(component=component)
-            for part, text in {**PARTS, **kit.parts}.items()
-        }
-        self._recipe_values = {**self.values, **parts}
-        if kit.sampler:
-            self._sampler_cls = _camel(f"{component.removesuffix('_' + SAMPLER)}_{SAMPLER}")
+
+    @property
+    def _target(self) -> str:
+        return self._function if self._template.function else self._cls
+
+    def filled(self, file: str, **more: str) -> str:
+        """A file of the templates, filled in."""
+        return Text(text(f"{file}.txt")).substitute({**self._values, **more})
+
+    @property
+    def data(self) -> list[str]:
+        """Files inside the package that are not its modules."""
+        return [self._recipe, *self._template.data]
 
     def modules(self) -> dict[str, str]:
         """Files inside the package."""
-        kit = self._kit
+        template = self._template
+        parts = {**PARTS, **template.parts}
+        filled = {name: self._fill(part) for name, part in parts.items()}
         found = {
-            f"{self.values['module']}.py": Template(kit.body).substitute(self.values),
-            self._recipe: Template(kit.example).safe_substitute(self._recipe_values),
-            **kit.data,
+            f"{self._module}.py": self._fill(template.body),
+            self._recipe: self.filled(f"recipes/{template.recipe}.yaml", **filled),
+            **template.data,
         }
-        if kit.sampler:
-            values = {**self.values, "cls": self._sampler_cls}
-            found[f"{self.values['sampler']}.py"] = Template(INFERENCE_SERVICE).substitute(values)
+        if template.sampler:
+            sampler = self._prefix + SAMPLER
+            found[f"{sampler}.py"] = self.filled(f"components/{SAMPLER}.py", cls=self._sampler)
         return found
 
     def tests(self) -> dict[str, str]:
         """Files of tests."""
-        kit, found = self._kit, {}
-        if kit.kind:
-            text = Template(CONTRACT).substitute(self.values)
-            begin = f"{self.values['module']}_" if self._prefix else ""
-            found[f"tests/test_{begin}conformance.py"] = text
-        if kit.check:
-            check = Template(kit.check).substitute(self.values)
-            used = [name for name in self._names if re.search(rf"\b{name}\b", check)]
-            names = ", ".join(sorted(used, key=_import_order))
-            text = Template(RUN_TEST).substitute(self.values, names=names) + check
-            if not used:
-                begin = text.index(f"from {self._package}.")
-                text = text[:begin] + text[text.index("\n", begin) + 2 :]
-            if not kit.kind:
-                # Hooks are no components, so that the record of plugins does not name them.
-                begin, end = text.index("    lock ="), text.index("    assert run.status")
-                text = text[:begin] + text[end:]
-            found[f"tests/test_{self.values['module']}.py"] = text
+        template, found = self._template, {}
+        if template.kind:
+            begin = f"{self._module}_" if self._prefix else ""
+            found[f"tests/test_{begin}conformance.py"] = self.filled(
+                "tests/conformance.py", conformance=template.conformance
+            )
+        if template.check:
+            check = self._fill(template.check)
+            begin = self.filled(
+                "tests/run.py", own=self._imports(check), train=self._train, used=self._used
+            )
+            found[f"tests/test_{self._module}.py"] = begin + check
         return found
+
+    @property
+    def command(self) -> str:
+        """The command that trains its recipe."""
+        variables = self._variables.items()
+        return "".join(f"{name}={value} " for name, value in variables) + (
+            f"plugrl train {self._component}"
+        )
 
     def entries(self) -> dict[str, list[str]]:
         """Entry points by group."""
-        kit, package = self._kit, self._package
-        module = f"{package}.{self.values['module']}"
-        target = f"{module}:{self.values['target']}" if kit.kind else module
-        found = {(KINDS[kit.kind].group if kit.kind else HOOKS): [f"{self._component} = {target}"]}
-        if kit.sampler:
-            sampler = f"{package}.{self.values['sampler']}:{self._sampler_cls}"
+        kind, module = self._template.kind, f"{self._package}.{self._module}"
+        target = f"{module}:{self._target}" if kind else module
+        found = {(KINDS[kind].group if kind else HOOKS): [f"{self._component} = {target}"]}
+        if self._template.sampler:
+            sampler = f"{self._package}.{self._prefix}{SAMPLER}:{self._sampler}"
             found[KINDS[SAMPLER].group] = [f"{self._component} = {sampler}"]
-        return {**found, "plugrl.recipes": [f"{self._component} = {package}:{self._recipe}"]}
+        return {**found, "plugrl.recipes": [f"{self._component} = {self._package}:{self._recipe}"]}
+
+    def _fill(self, held: str) -> str:
+        return Text(held).substitute(self._values)
+
+    @property
+    def _sampler(self) -> str:
+        return _camel(f"{self._component.removesuffix('_' + SAMPLER)}_{SAMPLER}")
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {name: self._fill(value) for name, value in self._template.variables.items()}
+
+    def _imports(self, check: str) -> str:
+        """What tests import from the module of the component, of what they use."""
+        offered = (self._template.names, f"{self._cls}Config", self._target)
+        used = {name for name in offered if name and re.search(rf"\b{name}\b", check)}
+        if not used:
+            return ""
+        names = ", ".join(sorted(used, key=_import_order))
+        return f"\nfrom {self._package}.{self._module} import {names}\n"
+
+    @property
+    def _train(self) -> str:
+        """The statements that train in tests."""
+        train = "return plugrl.train(EXAMPLE, overrides)"
+        if not self._variables:
+            return f"    {train}"
+        rows = [f'patch.setenv("{name}", "{value}")' for name, value in self._variables.items()]
+        inside = "".join(f"\n        {row}" for row in (*rows, train))
+        return f"    with pytest.MonkeyPatch.context() as patch:{inside}"
+
+    @property
+    def _used(self) -> str:
+        """The statements that look for the component among the plugins of a run."""
+        if not self._template.kind:
+            return ""  # Hooks are no components.
+        return self.filled("tests/used.py")
 
 
 def _camel(name: str) -> str:

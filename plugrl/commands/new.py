@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from plugrl.commands._group import examples, new_app
+from plugrl.commands._templates import TEMPLATES
 from plugrl.core.errors import UsageError
 
 PLUGIN_EXAMPLES = """
@@ -32,12 +33,7 @@ def plugin(
     ],
     kind: Annotated[
         str,
-        typer.Option(
-            help="trainer, network_trainer, evaluator, rollout_worker, two_turn_worker, scenario, "
-            "advantage, loss, body, protocol, scorer, inference_service, train_service, "
-            "fine_tune_service, tracker or hook.",
-            show_default=True,
-        ),
+        typer.Option(help=f"What the component is: {', '.join(TEMPLATES)}.", show_default=True),
     ] = "trainer",
     add: Annotated[
         str | None,
@@ -72,7 +68,7 @@ def experiment(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
 ) -> None:
     """Write a recipe, an evaluator and data that train as they are."""
-    from plugrl.commands._experiment_templates import files
+    from plugrl.commands._experiment import files
     from plugrl.commands._output import note
 
     folder = path / name
@@ -83,15 +79,15 @@ def experiment(
 def _add(name: str, kind: str, path: Path, *, force: bool) -> None:
     """Add a component to the package at ``path``."""
     from plugrl.commands._existing_package import read_package, with_entries
-    from plugrl.commands._scaffold import Part, component_name
+    from plugrl.commands._scaffold import Part, component_name, template_of
 
-    component = component_name(name, kind)
+    template = template_of(kind)
+    component = component_name(name, template)
     package = read_package(path)
     recipe = f"{component}.yaml"
-    part = Part(package.name, package.import_name, component, kind, recipe=recipe)
+    part = Part(package.name, package.import_name, component, template, recipe=recipe)
     modules = part.modules()
-    data = [file for file in modules if not file.endswith(".py")]
-    declaration = with_entries(package, part.entries(), data)
+    declaration = with_entries(package, part.entries(), part.data)
     texts = {package.module / file: text for file, text in modules.items()}
     texts |= {package.folder / file: text for file, text in part.tests().items()}
     taken = sorted(str(file) for file, text in texts.items() if not _is_new(file, text))

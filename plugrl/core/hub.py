@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,9 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.factory import make_component
 from plugrl.core.scenario import DataItem
 
-#: The hub that names mean.
+#: The hub that names mean, unless the variable :data:`VARIABLE` names another one.
 DEFAULT_HUB = "huggingface"
+VARIABLE = "PLUGRL_HUB"
 #: Addresses of single files on it begin so.
 SCHEME = "hf://"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -183,7 +185,7 @@ def find_hub() -> Hub:
     Raises:
         PlugrlError: it is disabled or cannot be loaded.
     """
-    hub: Hub = make_component("hub", DEFAULT_HUB)
+    hub: Hub = make_component("hub", os.environ.get(VARIABLE) or DEFAULT_HUB)
     return hub
 
 

@@ -14,8 +14,9 @@ import pytest
 
 import plugrl
 from plugrl.cli import main
-from plugrl.commands._scaffold import KINDS_WITH_TEMPLATES, files
-from plugrl.commands._templates import KITS
+from plugrl.commands._scaffold import files
+from plugrl.commands._templates import TEMPLATES
+from plugrl.core.plugins.kinds import KINDS
 from plugrl.core.errors import UsageError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugrl-rejection-sampling"
@@ -81,7 +82,7 @@ def test_a_new_plugin_installs_passes_the_kit_and_trains(site):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", KINDS_WITH_TEMPLATES)
+@pytest.mark.parametrize("kind", TEMPLATES)
 def test_every_template_passes_the_kit_and_trains(site, kind):
     name = f"plugrl-fresh-{kind.replace('_', '-')}"
     site.run("plugrl", "new", "plugin", name, "--kind", kind)
@@ -92,7 +93,7 @@ def test_every_template_passes_the_kit_and_trains(site, kind):
 @pytest.mark.integration
 def test_every_template_is_typed(site):
     packages = []
-    for kind in KINDS_WITH_TEMPLATES:
+    for kind in TEMPLATES:
         name = f"plugrl-fresh-{kind.replace('_', '-')}"
         site.run("plugrl", "new", "plugin", name, "--kind", kind)
         packages += ["-p", name.replace("-", "_")]
@@ -109,7 +110,7 @@ def test_every_template_can_be_added_to_a_package(site):
     """All in one package, whose tests all pass."""
     site.run("plugrl", "new", "plugin", "plugrl-whole")
     package = site.folder / "plugrl-whole"
-    for number, kind in enumerate(KINDS_WITH_TEMPLATES):
+    for number, kind in enumerate(TEMPLATES):
         site.run("plugrl", "new", "plugin", "--add", kind, f"part{number}", cwd=package)
     site.link(package)
     passed = site.run("pytest", "-p", "no:cacheprovider", "-q", "tests", cwd=package)
@@ -117,7 +118,7 @@ def test_every_template_can_be_added_to_a_package(site):
     assert "failed" not in passed
     checked = json.loads(site.run("plugrl", "plugins", "check", "plugrl-whole", "--json"))
     assert {row["status"] for row in checked} == {"ok"}
-    assert len([row for row in checked if row["kind"] == "recipe"]) == 1 + len(KINDS_WITH_TEMPLATES)
+    assert len([row for row in checked if row["kind"] == "recipe"]) == 1 + len(TEMPLATES)
 
 
 @pytest.mark.integration
@@ -134,21 +135,25 @@ def test_an_experiment_trains_as_it_is_written(site):
 
 def check_package(site, package, kind, component):
     """A package with one component passes its tests, is found, and trains by its recipe."""
-    kit, name = KITS[kind], package.name
+    template, name = TEMPLATES[kind], package.name
     passed = site.run("pytest", "-p", "no:cacheprovider", "-v", "tests", cwd=package)
     assert " passed" in passed
-    if kit.kind:
-        listed = json.loads(site.run("plugrl", "plugins", "list", "--kind", kit.kind, "--json"))
+    if template.kind:
+        listed = json.loads(
+            site.run("plugrl", "plugins", "list", "--kind", template.kind, "--json")
+        )
         row = next(row for row in listed if row["name"] == component)
-        assert (row["kind"], row["distribution"]) == (kit.kind, name)
+        assert (row["kind"], row["distribution"]) == (template.kind, name)
         told = json.loads(site.run("plugrl", "ls", "--json"))
         abouts = {(r["kind"], r["name"]): r["about"] for r in told}
-        assert len(abouts[kit.kind, component]) > 20
+        assert len(abouts[template.kind, component]) > 20
     checked = json.loads(site.run("plugrl", "plugins", "check", name, "--json"))
     assert {row["status"] for row in checked} == {"ok"}
     assert "recipe" in {row["kind"] for row in checked}
-    short = [word.strip(' "') for word in kit.short.split(",") if word]
-    site.run("plugrl", "train", component, *short)
+    # As its README says.
+    for variable, value in template.variables.items():
+        site.environment[variable] = value.replace("$component", component)
+    site.run("plugrl", "train", component, *template.short)
     (run,) = json.loads(site.run("plugrl", "runs", "list", "--json"))
     assert run["state"] == "done"
 
@@ -201,18 +206,36 @@ def test_a_name_is_taken_by_its_own_kind_only():
     assert "exact_match/trainer.py" in files("exact-match", "trainer")
 
 
+def test_every_kind_has_a_template():
+    assert {template.kind for template in TEMPLATES.values()} == {*KINDS, None}
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_a_package_says_what_it_is_and_how_to_begin(kind):
+    name = f"plugrl-said-{kind.replace('_', '-')}"
+    texts = files(name, kind)
+    readme, component = texts["README.md"].splitlines(), f"said_{kind}"
+    assert len(readme) < 12
+    assert f"`{component}`" in readme[2]
+    # A variable that its recipe needs is set there.
+    assert any(line.endswith(f"plugrl train {component}") for line in readme)
+    assert not [path for path, text in texts.items() if "$" in text]
+
+
 def test_a_kind_without_a_template_is_refused():
     with pytest.raises(UsageError, match="did you mean trainer"):
         files("plugrl-x", "trainr")
 
 
 def test_the_generated_code_is_clean(new, tmp_path):
-    names = {kind: f"plugrl-clean-{kind.replace('_', '-')}" for kind in KINDS_WITH_TEMPLATES}
+    names = {kind: f"plugrl-clean-{kind.replace('_', '-')}" for kind in TEMPLATES}
     for kind, name in names.items():
         assert new(name, "--kind", kind) == 0
         component = tmp_path / name / name.replace("-", "_") / f"{kind}.py"
-        # Services and tokenizers have more methods than others.
-        assert len(component.read_text().splitlines()) < (160 if "service" in kind else 70)
+        # Services, tokenizers and hubs have more methods than others.
+        assert len(component.read_text().splitlines()) < (
+            160 if "service" in kind or kind == "hub" else 70
+        )
     # Imports are sorted as where each package is checked alone.
     rules = ["--select", "E,F,I,UP,B", "--config", f"src = {list(names.values())}"]
     for words in (["check", *rules], ["format", "--check"]):

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,8 @@ class Server:
             raise RunError(f"no process can be started for programs: {error}") from error
         try:
             self._process = subprocess.Popen(
-                words,
+                # Looked up here, since what runs programs is told no PATH.
+                [shutil.which(words[0]) or words[0], *words[1:]],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

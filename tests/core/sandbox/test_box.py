@@ -352,6 +352,17 @@ def test_a_command_that_cannot_be_started_is_named():
             Box(LIMITS, wrap=lambda _, words=words: words).script("")
 
 
+def test_a_command_is_looked_up_where_the_caller_looks(tmp_path, monkeypatch):
+    # A program is told no PATH, so that a server that is started by a name alone has none either.
+    command = tmp_path / "run-there"
+    command.write_text('#!/bin/sh\nexec "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    box = Box(LIMITS, wrap=lambda words: ["run-there", *words])
+    outcome = box.script("import os; print(os.environ.get('PATH', ''))")
+    assert (outcome.verdict, outcome.output) == ("done", "\n"), outcome.errors
+
+
 def test_a_process_that_was_forked_has_servers_of_its_own():
     KERNEL.script("")
     ours = server_ids()
