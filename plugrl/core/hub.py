@@ -183,9 +183,13 @@ def find_hub() -> Hub:
     """The hub that names mean.
 
     Raises:
-        PlugrlError: it is disabled or cannot be loaded.
+        PlugrlError: there is no such hub, it is disabled or cannot be loaded.
     """
-    hub: Hub = make_component("hub", os.environ.get(VARIABLE) or DEFAULT_HUB)
+    named = os.environ.get(VARIABLE)
+    try:
+        hub: Hub = make_component("hub", named or DEFAULT_HUB)
+    except ConfigError as error:
+        raise ConfigError(f"{VARIABLE}: {error}" if named else str(error)) from error
     return hub
 
 
