@@ -119,12 +119,23 @@ def test_graphs_to_test_with_look_like_none_that_is_trained_on() -> None:
 
 def test_the_seed_decides_the_pairs() -> None:
     few = {"train_size": 60, "test_size": 20}
-    first, again, other = (labelled(seed=seed, **few) for seed in (3, 3, 4))
+    first, other = (labelled(seed=seed, **few) for seed in (3, 4))
+    make_pairs.cache_clear()
+    again = labelled(seed=3, **few)
     assert np.array_equal(first.arrays["adjacency"], again.arrays["adjacency"])
     assert np.array_equal(first.labels, again.labels)
     assert not np.array_equal(first.arrays["adjacency"], other.arrays["adjacency"])
     fixed = [labelled(seed=seed, data_seed=9, **few).arrays["adjacency"] for seed in (3, 4)]
     assert np.array_equal(*fixed)
+
+
+def test_equal_pairs_are_made_once_and_cannot_be_changed() -> None:
+    recipe = Recipe((5, 5, 0, 0), 5, 6, (0.5,), test=False)
+    pairs = make_pairs(recipe, 0)
+    assert make_pairs(Recipe(*recipe), 0) is pairs
+    for array in pairs:
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 0
 
 
 def test_pairs_that_are_nowhere_to_be_found_are_told() -> None:

@@ -8,6 +8,7 @@ known exactly.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +61,12 @@ class Pairs(NamedTuple):
     depth: np.ndarray
 
 
+# Each phase of a sequence asks for the same two splits, in the preflight and in its training.
+@functools.lru_cache(maxsize=2)
 def make_pairs(recipe: Recipe, seed: int) -> Pairs:
     """Pairs that are not isomorphic, each followed by its twin, in an order by chance.
+
+    Those asked for last are kept, so that their arrays cannot be written to.
 
     Raises:
         RunError: such pairs are too rare to be found.
@@ -189,8 +194,11 @@ def _with_twins(pairs: np.ndarray, rng: np.random.Generator) -> Pairs:
     depth = depths(seen[:, ::2], seen[:, 1::2])
     depth[number:] = ISOMORPHIC
     shuffled = rng.permutation(2 * number)
-    return Pairs(
+    made = Pairs(
         adjacency.reshape(-1, 2, size, size)[shuffled],
         mask.reshape(-1, 2, size)[shuffled],
         depth[shuffled],
     )
+    for array in made:
+        array.flags.writeable = False
+    return made
