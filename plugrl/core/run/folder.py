@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -128,6 +129,8 @@ def summarize(folder: Path) -> RunSummary:
         state, error = BROKEN, f"{STATUS_FILE} cannot be read: {_reason(problem)}"
     if state == "running" and not is_locked(folder):
         state = KILLED
+        if (host := status.get("host")) not in (None, socket.gethostname()):
+            error = f"it ran on {host}, and locks of other machines cannot be seen everywhere"
     step = status.get("step")
     if state in ("running", KILLED):
         # status.json is written every few seconds only; the metrics know the last step.

@@ -137,10 +137,7 @@ def read_config(folder: Path, what: str = "resumed", *, private: bool = True) ->
 
     path = folder / folders.CONFIG_FILE
     try:
-        text = path.read_text(encoding="utf-8")
-        # With libyaml, if PyYAML was built with it, this takes a seventh of the time.
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        tree = yaml.load(text, Loader=loader)  # type: ignore[no-untyped-call]
+        tree = read_yaml(path)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
@@ -153,6 +150,21 @@ def read_config(folder: Path, what: str = "resumed", *, private: bool = True) ->
     if private:
         fill(tree, read_private(folder))
     return tree
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain values of a file of a run.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not text.
+        YAMLError: it is not YAML.
+    """
+    import yaml
+
+    # With libyaml, if PyYAML was built with it, this takes a seventh of the time.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # type: ignore[no-untyped-call]
 
 
 def is_complete(folder: Path) -> bool:

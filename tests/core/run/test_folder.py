@@ -1,5 +1,6 @@
 """Run folders seen from outside, and what killed processes leave behind."""
 
+import json
 import os
 import shutil
 import threading
@@ -34,6 +35,19 @@ def test_a_killed_run_has_the_step_that_it_got_to(make_run):
             file.write('{"step": 11, "lo')
         assert summarize(folder).step == 10
     assert (summarize(run.folder).state, summarize(run.folder).step) == ("done", 10)
+
+
+@pytest.mark.parametrize(("host", "told"), [("elsewhere", "it ran on elsewhere"), (None, None)])
+def test_what_ran_on_another_machine_is_killed_as_far_as_can_be_seen_here(make_run, host, told):
+    run = make_run()
+    with run:
+        run.end_step(1, {})
+        folder = copy_as_killed(run)
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps(status | {"host": host or status["host"]}))
+    seen = summarize(folder)
+    assert seen.state == "killed"
+    assert seen.error == (told and f"{told}, and locks of other machines cannot be seen everywhere")
 
 
 def test_runs_that_start_within_a_second_are_in_the_order_of_their_starts(make_run, tmp_path):

@@ -9,7 +9,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import orjson
+
 from plugrl.core.run.atomic_writes import disk_error
+
+
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """The object that a line holds; None: it is cut, damaged or something else."""
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            # Other programs write what JSON lacks, such as NaN.
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+    return record if isinstance(record, dict) else None
 
 
 def json_ready(value: Any) -> Any:

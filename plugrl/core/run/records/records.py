@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.run.atomic_writes import write_json
-from plugrl.core.run.records.jsonl_file import JsonlFile
+from plugrl.core.run.records.jsonl_file import JsonlFile, parse_record
 from plugrl.core.run.records.sample_file import SampleFile
 
 METRICS_FILE = "metrics.jsonl"
@@ -61,10 +61,9 @@ def last_step(path: Path) -> int | None:
     except OSError:
         return None
     for line in reversed(lines[:-1]):
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            step = json.loads(line)["step"]
-            if isinstance(step, int):
-                return step
+        step = (parse_record(line) or {}).get("step")
+        if isinstance(step, int):
+            return step
     return None
 
 
@@ -72,15 +71,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Read all complete records; a partial last line and a missing file are no errors."""
     if not path.exists():
         return []
-    records = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+    parsed = map(parse_record, path.read_bytes().split(b"\n"))
+    return [record for record in parsed if record is not None]
 
 
 State = Literal["running", "done", "failed", "interrupted", "terminated"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.run.atomic_writes import disk_error, write_text
-from plugrl.core.run.records.jsonl_file import JsonlFile
+from plugrl.core.run.records.jsonl_file import JsonlFile, parse_record
 
 #: Bytes of a file of samples; beyond it every second step is dropped.
 LIMIT = 2**26
@@ -86,11 +86,8 @@ class SampleFile(JsonlFile):
     def _records(self) -> Iterator[dict[str, Any]]:
         with open(self.path, "rb") as file:
             for line in file:
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(record, dict):
+                record = parse_record(line)
+                if record is not None:
                     yield record
 
     def drop_after(self, step: int) -> None:
@@ -105,10 +102,8 @@ class SampleFile(JsonlFile):
         kept = 0
         with open(self.path, "r+b") as file:
             for line in file:
-                try:
-                    later = json.loads(line)["step"] > step
-                except (ValueError, KeyError, TypeError):
-                    later = True
+                own = (parse_record(line) or {}).get("step")
+                later = not isinstance(own, (int, float)) or own > step
                 if later:
                     break
                 kept += len(line)
@@ -123,7 +118,7 @@ def _stride(path: Path) -> int:
     """Of how many steps a file keeps one, as its first record says."""
     try:
         with open(path, "rb") as file:
-            every = json.loads(file.readline()).get("every", 1)
-    except (OSError, ValueError, AttributeError):
+            every = (parse_record(file.readline()) or {}).get("every", 1)
+    except OSError:
         return 1
     return every if type(every) is int and every > 0 else 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from plugrl.core.run.records.jsonl_file import parse_record
 from plugrl.core.run.records.timeline import LEFT_OUT, LIMIT, PROCESS, TIMELINE_FILE
 
 #: Lanes in the order in which a step uses them; others follow.
@@ -163,12 +163,12 @@ def _tail(path: Path, limit: int) -> tuple[bytes, bool]:
 
 
 def _parse_line(line: bytes) -> tuple[str, str, Span, Any] | None:
+    record = parse_record(line) or {}
     try:
-        record = json.loads(line)
         lane, name, start, end = (record[key] for key in ("lane", "name", "start", "end"))
         # False for NaN, too.
         sound = 0 <= start <= end <= _LATEST
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (KeyError, TypeError):
         return None
     if not sound or not (isinstance(lane, str) and isinstance(name, str)):
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from bisect import bisect_left
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,13 +14,13 @@ from plugrl.core.config.sources.origins import dotted
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.folder import LOCK_FILE as PLUGINS_FILE
 from plugrl.core.run.folder import summarize
-from plugrl.core.run.initialization import ORIGINS_FILE, read_config
+from plugrl.core.run.initialization import ORIGINS_FILE, read_config, read_yaml
 from plugrl.core.run.records.environment import ENVIRONMENT_FILE
 from plugrl.core.run.records.headline import headline_metric, lower_is_better
 from plugrl.core.run.records.records import METRICS_FILE, read_status
 from plugrl.core.run.records.timeline_reader import read_timeline
 from plugrl.core.run.report.curves import Metrics, curves_as_json, readable_name
-from plugrl.core.run.report.samples import read_film, read_samples, readable
+from plugrl.core.run.report.samples import Samples, read_film, readable
 
 #: Points of all curves of a page, in each of the runs' shares.
 _POINTS = 70_000
@@ -44,6 +43,7 @@ class RunContents:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metrics = Metrics(folder / METRICS_FILE)
+        self.samples = Samples(folder)
         self._fixed: dict[str, Any] | None = None
 
     def read(
@@ -74,19 +74,21 @@ class RunContents:
             self._fixed = _fixed_parts(self.folder)
         most = min(1000, max(20, _POINTS // share // max(1, len(metrics.curves))))
         return {
-            "id": self.folder.name,
-            "experiment": self.folder.resolve().parent.name,
+            "id": readable(self.folder.name, 300),
+            "experiment": readable(self.folder.resolve().parent.name, 300),
             "state": state,
-            "step": known.get("step"),
-            **{key: readable(known.get(key)) for key in ("started", "resumed", "ended", "error")},
+            **{
+                key: readable(known.get(key))
+                for key in ("step", "started", "resumed", "ended", "error")
+            },
             "headline": self._headline(known),
             "curves": curves_as_json(metrics.curves, most),
             "phases": self._phases(),
             "events": self._events(),
             "time": _time(self.folder, live=live),
-            "samples": read_samples(self.folder, _SAMPLES // share),
+            "samples": self.samples.read(_SAMPLES // share),
             "film": read_film(self.folder) if share == 1 else None,
-            "notes": notes,
+            "notes": readable(notes),
             **{key: value for key, value in self._fixed.items() if key != "phase_names"},
         }
 
@@ -204,9 +206,9 @@ def _fixed_parts(folder: Path) -> dict[str, Any]:
     facts |= {name: packages[name] for name in _PACKAGES if name in packages}
     return {
         "phase_names": names,
-        "seed": tree.get("seed"),
+        "seed": readable(tree.get("seed"), 100),
         "config": _config_rows(folder, tree),
-        "config_fault": fault,
+        "config_fault": readable(fault),
         "plugins": _plugins(folder),
         "environment": {k: readable(v) for k, v in facts.items() if v not in (None, [], "")},
     }
@@ -263,8 +265,7 @@ def _base_values(folder: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        text = (folder / "config.input.yaml").read_text(encoding="utf-8")
-        tree = yaml.safe_load(text)  # type: ignore[no-untyped-call]
+        tree = read_yaml(folder / "config.input.yaml")
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return {}
     return dict(leaves(tree)) if isinstance(tree, dict) else {}
@@ -291,8 +292,3 @@ def differences(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     absent = "(absent)"
     rows = [{"key": key, "values": [table.get(key, absent) for table in tables]} for key in keys]
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
-
-
-def now() -> str:
-    """The time of a page."""
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.wording import bounded, shown
+from plugrl.core.run.records.jsonl_file import parse_record
+from plugrl.core.run.report.samples import LARGEST_STEP, readable
 
 #: Points that a curve keeps at most; beyond it, neighbours are merged.
 MOST_POINTS = 1000
@@ -17,6 +17,9 @@ MOST_POINTS = 1000
 MOST_CURVES = 1000
 #: Bytes that are read at once.
 _CHUNK = 2**23
+
+#: A picture cannot show what is beyond.
+_LARGEST = 1e300
 
 Point = tuple[float, float]
 
@@ -32,8 +35,8 @@ class Curve:
         width: how many values a point stands for.
     """
 
-    __slots__ = ("_fill", "_high", "_low", "_most", "_sum", "count", "first", "high", "last",
-                 "low", "steps", "width")  # fmt: skip
+    __slots__ = ("_fill", "_high", "_low", "_made", "_made_for", "_most", "_sum", "count", "first",
+                 "high", "last", "low", "steps", "width")  # fmt: skip
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         self._most = most
@@ -43,6 +46,9 @@ class Curve:
         self._low: list[float] = []
         self._high: list[float] = []
         self.first = self.last = self.low = self.high = (0.0, math.nan)
+        #: What :meth:`points` gave, and for how many points in one and how many values in a point.
+        self._made: dict[str, list[float]] = {}
+        self._made_for = (0, 0)
 
     def add(self, step: float, value: float) -> None:
         """Append a finite value; steps do not fall."""
@@ -86,27 +92,30 @@ class Curve:
             most: how many points there are at most.
         """
         k = max(1, math.ceil(len(self.steps) / most))
-        starts = range(0, len(self.steps), k)
-        ends = [min(i + k, len(self.steps)) for i in starts]
-        spans = list(zip(starts, ends, strict=True))
-        counts = [
-            (end - start) * self.width - (self.width - self._fill if end == len(self.steps) else 0)
-            for start, end in spans
-        ]
-        sums = (sum(self._sum[a:b]) for a, b in spans)
-        found = {
-            "x": [self.steps[end - 1] for end in ends],
-            "y": [_short(total / n) for total, n in zip(sums, counts, strict=True)],
-        }
-        if k * self.width > 1:
-            found["low"] = [_short(min(self._low[a:b])) for a, b in spans]
-            found["high"] = [_short(max(self._high[a:b])) for a, b in spans]
-        return found
+        if self._made_for != (k, self.width):
+            self._made_for = (k, self.width)
+            keys = ("x", "y", "low", "high") if k * self.width > 1 else ("x", "y")
+            self._made = {key: [] for key in keys}
+        made, count = self._made, len(self.steps)
+        # All but the last one stay as they were for the page before.
+        for values in made.values():
+            del values[-1:]
+        for start in range(k * len(made["x"]), count, k):
+            end = min(start + k, count)
+            lacking = self.width - self._fill if end == count else 0
+            made["x"].append(self.steps[end - 1])
+            made["y"].append(
+                _short(sum(self._sum[start:end]) / ((end - start) * self.width - lacking))
+            )
+            if "low" in made:
+                made["low"].append(_short(min(self._low[start:end])))
+                made["high"].append(_short(max(self._high[start:end])))
+        return {key: list(values) for key, values in made.items()}
 
 
 def readable_name(metric: str) -> str:
     """The name of a metric without characters that would steer the page."""
-    return shown(bounded(metric, 200).encode("utf-8", "backslashreplace").decode())
+    return str(readable(metric, 200))
 
 
 def _short(value: float) -> float:
@@ -162,21 +171,18 @@ class Metrics:
                     self._add_line(line)
 
     def _add_line(self, line: bytes) -> None:
-        try:
-            record = json.loads(line)
-            step = record["step"]
-            if type(step) not in (int, float) or not math.isfinite(step):
-                raise TypeError("step")
-        except (ValueError, KeyError, TypeError, RecursionError):
+        record = parse_record(line) or {}
+        step: Any = record.get("step")
+        if type(step) not in (int, float) or not abs(step) < LARGEST_STEP:
             self.skipped += bool(line.strip())
             return
         for name, value in record.items():
             if name in ("step", "phase", "time/unix"):
                 continue
-            if value is None or value != value:
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
                 if len(self.not_finite) < 50:
                     self.not_finite.append((step, name))
-            elif isinstance(value, (int, float)) and abs(value) < 1e300:
+            elif isinstance(value, (int, float)) and abs(value) < _LARGEST:
                 curve = self.curves.get(name) or self._new_curve(name)
                 if curve is not None:
                     curve.add(step, value)

@@ -15,9 +15,9 @@ from plugrl.core.run.report.contents import RunContents
 from plugrl.core.run.report.page import REPORT_FILE, report_page
 
 #: Seconds until the first page, and at least between two.
-_FIRST, _INTERVAL = 2.0, 10.0
+_FIRST, _INTERVAL = 3.0, 10.0
 #: A page that took a second is followed by none for this many.
-_PAUSE = 100.0
+_PAUSE = 250.0
 #: Seconds for which the end of a run waits for a page that is being written.
 _PATIENCE = 30.0
 
@@ -26,8 +26,8 @@ class LiveReport:
     """Writes the page from the files of the run, in a thread that no step waits for.
 
     The thread reads what ``metrics.jsonl`` has got since the last page, and bounded parts of the
-    other files. It works for at most a hundredth of the time: after a page it rests a hundred times
-    as long as the page took, and at least ten seconds.
+    other files. It works for at most 0.4 % of the time: after a page it rests 250 times as long as
+    the page took, and at least ten seconds.
 
     Args:
         folder: the run folder.
@@ -49,23 +49,28 @@ class LiveReport:
 
     def _go_on(self) -> None:
         pause = _FIRST
+        due = _INTERVAL
         while not self._ended.wait(pause):
             began = time.thread_time()
             try:
-                self.write(self._status, live=True)
+                self.write(self._status, due=due)
             except Exception as problem:
                 # The next page may succeed, and the last one says why it could not be written.
                 logging.getLogger("plugrl.run").debug("no page of the report: %s", problem)
-            pause = pause_after(time.thread_time() - began)
+            pause = due = pause_after(time.thread_time() - began)
 
-    def write(self, status: Mapping[str, Any], *, live: bool) -> None:
+    def write(self, status: Mapping[str, Any], *, due: float | None = None) -> None:
         """Write the page now.
+
+        Args:
+            status: of the run.
+            due: seconds until the next page, about; None: it is the last one.
 
         Raises:
             OSError: it could not be written.
         """
-        page = report_page([self._contents.read(dict(status), live=live)])
-        write_text(self._folder / REPORT_FILE, page)
+        contents = self._contents.read(dict(status), live=due is not None)
+        write_text(self._folder / REPORT_FILE, report_page([contents], due))
 
     def stop(self) -> None:
         """Begin no further page."""
@@ -84,7 +89,7 @@ class LiveReport:
             if self._thread.is_alive():
                 self._contents = RunContents(self._folder)
             self._thread = None
-        self.write(status, live=False)
+        self.write(status)
 
 
 def pause_after(seconds: float) -> float:

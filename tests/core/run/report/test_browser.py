@@ -1,6 +1,7 @@
 """The report as a browser shows it: Debian's Chromium, driven by Playwright."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,8 @@ import sys
 import pytest
 from waiting import wait_until
 
-from plugrl.core.run.report.page import report_file
+from plugrl.core.run.report.contents import RunContents
+from plugrl.core.run.report.page import report_file, report_page
 
 pytestmark = pytest.mark.browser
 
@@ -391,7 +393,7 @@ def test_it_opens_at_any_moment_of_a_run_and_after_a_kill(show, tmp_path):
         for _ in range(5):
             page = show(found[0])
             assert "running" in page.inner_text("header")
-            assert "reload" in page.inner_text("#headline")
+            assert re.search("Last written .* ago. Reload", page.inner_text("#written"))
             steps.append(page.evaluate(
                 "JSON.parse(document.getElementById('data').textContent).runs[0].step"
             ))  # fmt: skip
@@ -400,10 +402,27 @@ def test_it_opens_at_any_moment_of_a_run_and_after_a_kill(show, tmp_path):
         process.kill()
         process.wait()
     page = show(found[0])
-    assert "running" in page.inner_text("header")
+    assert "running when this page was written" in page.inner_text("header")
     # The page of a killed run cannot say so itself; a new one does.
     page = show(report_file([found[0].parent]))
     assert "killed" in page.inner_text("header")
+    assert re.fullmatch(r"Written [-0-9]+ [:0-9]+ \S+\.", page.inner_text("#written"))
+
+
+def test_a_page_tells_its_age_and_when_a_newer_one_is_overdue(show, write_run, tmp_path):
+    run = write_run(tmp_path / "exp" / "id1")
+    path = tmp_path / "page.html"
+    path.write_text(report_page([RunContents(run).read({"state": "running", "step": 3})], 20.0))
+    page = show(path)
+    page.clock.install()
+    page.reload()
+    command = "If the process has ended without a word, plugrl report id1 says so."
+    for minutes, age in ((1, "1 min "), (60, "1 h 1 min")):
+        page.clock.fast_forward(60_000 * minutes)
+        told = page.inner_text("#written")
+        assert told.startswith(f"Last written {age}")
+        assert told.endswith(command)
+        assert ("a page was due every 20 s" in told) == (minutes == 60)
 
 
 def test_a_hundred_thousand_steps_are_five_megabytes_and_open_in_three_seconds(

@@ -83,6 +83,18 @@ def test_a_file_that_a_resume_cut_is_read_again_also_when_it_has_grown_since(tmp
     assert metrics.curves["loss"].points()["y"] == values
 
 
+@pytest.mark.parametrize("most", [3, 8, 100])
+def test_a_curve_that_has_grown_gives_the_points_of_a_new_one(most):
+    values = [float(i * 7919 % 101) for i in range(300)]
+    grown = Curve(8)
+    for i, value in enumerate(values, 1):
+        grown.add(i, value)
+        new = Curve(8)
+        for step, each in enumerate(values[:i], 1):
+            new.add(step, each)
+        assert grown.points(most) == new.points(most)
+
+
 def test_damaged_lines_are_counted_and_no_number_is_made_up(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(
@@ -100,7 +112,7 @@ def test_damaged_lines_are_counted_and_no_number_is_made_up(tmp_path):
     assert metrics.skipped == 8
     assert list(metrics.curves) == ["a"]
     assert metrics.curves["a"].points()["x"] == [1, 5, 6]
-    assert metrics.not_finite == [(4, "a"), (4, "b")]
+    assert metrics.not_finite == [(4, "a"), (4, "b"), (4, "d")]
     assert metrics.phases == [(5, 1), (6, 2)]
 
 

@@ -7,10 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from plugrl.core.run.report import samples
 from plugrl.core.run.report.comparison import compare_runs
 from plugrl.core.run.report.contents import RunContents
 from plugrl.core.run.report.page import as_json, report_file, report_page
-from plugrl.core.run.report.samples import read_samples
+from plugrl.core.run.report.samples import Samples
 
 BEGAN = 1_767_225_600.0
 
@@ -129,8 +130,26 @@ def RunContents_of_nothing():
 def test_json_in_the_page_is_the_value_again():
     value = {"a": "</script>", "b": ["\u2028", "é"], "c": 1.5, "d": None}
     assert json.loads(as_json(value)) == value
-    with pytest.raises(ValueError, match="JSON"):
-        as_json({"a": float("nan")})
+    assert json.loads(as_json({"a": [float("nan"), float("inf")]})) == {"a": [None, None]}
+
+
+def test_the_page_of_a_run_that_goes_on_claims_only_what_it_knows(write_run, tmp_path):
+    run = write_run(tmp_path / "exp" / "a b")
+    contents = RunContents(run).read({"state": "running", "step": 3})
+    before = time.time()
+    page = report_page([contents], 17.0)
+    plain = re.sub("<script.*?</script>|<style.*?</style>|<[^>]*>", "", page, flags=re.S)
+    assert "running when this page was written" in plain
+    assert (
+        "If the process has ended without a word, plugrl report &#x27;a b&#x27; says so." in plain
+    )
+    data = json.loads(Elements(page).data)
+    assert before <= data["written"] <= time.time()
+    assert data["interval"] == 17
+    ended = report_page([RunContents(run).read()])
+    assert json.loads(Elements(ended).data)["interval"] is None
+    assert "when this page was written" not in ended
+    assert "without a word, plugrl" not in ended
 
 
 @pytest.mark.parametrize(
@@ -200,7 +219,7 @@ def test_samples_are_spread_over_the_steps_and_whole_within_one(write_run, tmp_p
         {"step": step, "attempt": n, "answer": "x" * 500} for step in range(64) for n in range(4)
     ]
     run = write_run(tmp_path / "run", samples={"rollouts": records})
-    shown = read_samples(run, budget=40_000)["rollouts"]
+    shown = Samples(run).read(40_000)["rollouts"]
     assert (shown["read"], shown["whole"]) == (256, True)
     steps = [record["step"] for record in shown["records"]]
     assert steps == sorted(steps)
@@ -217,6 +236,56 @@ def test_samples_take_the_page_no_further_than_its_budget(write_run, tmp_path, l
     run = write_run(tmp_path / "run", samples={"a": texts, "b": texts})
     bare = report_file([write_run(tmp_path / "bare")]).stat().st_size
     assert 500_000 < report_file([run]).stat().st_size - bare < 1_500_000
+
+
+ODD = [
+    '{"step": 1, "answer": NaN, "tokens": {"text": [null, 1, []], "logprob": [NaN, "\\ud800"]}}',
+    '{"step": 1e400, "answer": "\\ud800"}',
+    '{"step": 1' + "0" * 400 + ', "n": -9' + "9" * 30 + "}",
+    '{"step": true, "a": {"": {"<": "</script>"}}}',
+    '{"step": 2, "a": ' + "[" * 300 + "]" * 300 + "}",
+    '{"step": 2, "a": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    '{"step": 2, "answer": "\\u0000\\u001b[31m"',
+    "[]", "null", "\x00", "1e999",
+]  # fmt: skip
+
+
+def test_records_of_any_kind_leave_a_page(write_run, tmp_path):
+    lines = "".join(f"{line}\n" for line in ODD)
+    run = write_run(tmp_path / "run", metrics__jsonl='{"step": 1, "a": 1}\n' + lines)
+    (run / "samples").mkdir()
+    (run / "samples" / "own.jsonl").write_text(lines)
+    (shown,) = data_of(report_file([run]))["runs"]
+    records = shown["samples"]["own"]["records"]
+    assert {"step": 1, "answer": None, "tokens": {
+        "text": ["None", "1", "[]"], "logprob": [None, "\\ud800"],
+    }} in records  # fmt: skip
+    assert len(records) == 5
+    assert shown["headline"] is None
+    assert shown["curves"]["metrics"]["a"]["last"] == [1, 1]
+
+
+def test_a_page_makes_only_what_is_new_of_samples(write_run, tmp_path, monkeypatch):
+    made = []
+    for_page = samples._for_page
+    monkeypatch.setattr(samples, "_for_page", lambda line: made.append(line) or for_page(line))
+    path = tmp_path / "samples" / "rollouts.jsonl"
+    path.parent.mkdir()
+    reader = Samples(tmp_path)
+    text, calls = "", []
+    for step in range(200):
+        # Two attempts of a step may be equal.
+        text += f'{{"step": {step}, "answer": "{step:0500}"}}\n' * 2
+        if step == 150:
+            text = "".join(text.splitlines(keepends=True)[100:])
+        path.write_text(text)
+        found = reader.read(40_000)
+        assert found == Samples(tmp_path).read(40_000)
+        made.clear()
+        reader.read(40_000)
+        calls.append(len(made))
+    # Those of the first step that no longer fits.
+    assert max(calls) <= 2
 
 
 def test_events_stand_at_their_steps(write_run, tmp_path):
@@ -280,7 +349,7 @@ def test_of_a_long_file_of_samples_parts_are_read(tmp_path):
     with open(folder / "rollouts.jsonl", "w", encoding="utf-8") as file:
         for step in range(1000):
             file.write(json.dumps(record | {"step": step}) + "\n")
-    shown = read_samples(tmp_path, budget=100_000)["rollouts"]
+    shown = Samples(tmp_path).read(100_000)["rollouts"]
     assert not shown["whole"]
     steps = [record["step"] for record in shown["records"]]
     assert (steps[0], steps[-1]) == (0, 999)

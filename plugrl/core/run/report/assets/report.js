@@ -71,9 +71,22 @@
         return h ? [runName(run), h.metric, h.first[1], h.last[1], h.best[1], h.best[0]] : [runName(run), "–", "–", "–", "–", "–"];
       }));
     const notes = runs.flatMap((run) => run.notes.map((note) => el("p", { class: "bad note" }, one ? note : `${runName(run)}: ${note}`)));
-    const live = runs.some((run) => run.state === "running");
-    return el("section", { id: "headline" }, parts, notes,
-      el("p", { class: "soft" }, `Written ${data.written}.` + (live ? " The run goes on; reload for what is new." : "")));
+    return el("section", { id: "headline" }, parts, notes);
+  }
+  /** The page of a run that went on says how old it is, and whether a newer one is overdue. */
+  function age() {
+    const place = document.getElementById("written"), rest = place.querySelector("span");
+    if (!rest) return;
+    const seen = document.createTextNode("");
+    place.replaceChildren(seen, rest);
+    const tell = () => {
+      const since = Math.max(0, Math.round(Date.now() / 1000 - data.written));
+      const late = data.interval !== null && since > 3 * data.interval + 30;
+      place.className = late ? "bad" : "";
+      seen.data = `Last written ${seconds(since)} ago` + (late ? `, and a page was due every ${seconds(Math.round(data.interval))}. ` : ". ");
+    };
+    tell();
+    setInterval(tell, 1000);
   }
 
   // -- curves ------------------------------------------------------------------------------
@@ -510,5 +523,6 @@
     }
   });
   main.replaceChildren(...sections.filter(Boolean));
+  age();
   document.documentElement.dataset.ready = "yes";
 })();
