@@ -191,9 +191,11 @@ class Models(Mapping[str, Model]):
         self._given[name] = dict(weights)
 
     def close(self) -> None:
-        """End what the services run in the background."""
+        """End what the services run in the background, or elsewhere."""
         for model in self._models.values():
             model.inference.close()
+            if model.train is not None:
+                model.train.close()
             if model.fine_tune is not None:
                 model.fine_tune.close()
 

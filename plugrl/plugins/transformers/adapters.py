@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.wording import did_you_mean
 from plugrl.plugins.transformers.outline import layer_names
+from plugrl.plugins.transformers.training.spread import assign
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -83,7 +85,11 @@ class Adapter:
             name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)
         }
         _check_layers(self._layers, model, f"{where}.target_modules")
-        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What is trained, by the names that the model has for it."""
+        return {n: p for n, p in self._model.named_parameters() if p.requires_grad}
 
     def _seeded(self) -> Any:
         return _Seeded(self._spec.seed, self._spec.device)
@@ -103,7 +109,9 @@ class Adapter:
         for prefix, layer in self._layers.items():
             name = f"{prefix}.weight"
             down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
-            change = layer.scaling[_NAME] * (up.float() @ down.float())
+            # As they are computed with, should they be held more precisely.
+            down, up = (part.to(weights[name].dtype).float() for part in (down, up))
+            change = layer.scaling[_NAME] * (up @ down)
             # GPT-2 keeps its matrices the other way round.
             change = change.T if layer.fan_in_fan_out else change
             weights[name] = (weights[name].float() + change).to(weights[name].dtype)
@@ -115,6 +123,7 @@ class Adapter:
         state = self._model.state_dict()
         return {own: state[held] for own, held in names.items()}
 
+    @torch.no_grad()
     def load_base(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the frozen weights and begin with a new adapter, which changes nothing yet.
 
@@ -129,7 +138,12 @@ class Adapter:
         self._model.load_state_dict(held, strict=False)
         with self._seeded():
             for layer in self._layers.values():
-                layer.reset_lora_parameters(_NAME, True)
+                # As peft begins.
+                down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
+                drawn = torch.empty(down.shape, dtype=down.dtype, device=down.device)
+                torch.nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
+                assign(down, drawn)
+                up.zero_()
 
     def _names(self) -> dict[str, str]:
         """The name in the model's state of each frozen weight, by its own name."""
@@ -147,16 +161,20 @@ class Adapter:
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take back what :meth:`state_dict` gave."""
         for name, value in self.parameters.items():
-            value.copy_(state[_file_name(name)])
+            assign(value, state[_file_name(name)])
 
-    def save(self, folder: str | Path) -> None:
-        """Write the adapter to ``folder`` as ``PeftModel.from_pretrained`` reads it."""
+    def save(self, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write the adapter to ``folder`` as ``PeftModel.from_pretrained`` reads it.
+
+        ``weights`` are those of :meth:`state_dict`, where a caller has them already.
+        """
         from safetensors.torch import save_file
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.save_pretrained(str(folder))
-        tensors = {name: value.cpu().contiguous() for name, value in self.state_dict().items()}
+        held = self.state_dict() if weights is None else weights
+        tensors = {name: value.cpu().contiguous() for name, value in held.items()}
         save_file(tensors, folder / "adapter_model.safetensors")
 
 

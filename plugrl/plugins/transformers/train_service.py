@@ -110,14 +110,16 @@ class LocalTrainService(TrainService):
         if self.config.value_head:
             width = self._forward.hidden_width()
             self._forward.value_head = make_value_head(width, spec.device)
+        self._place(spec)
         # Changed in place from now on; a walk through all modules takes as long as copying them.
         self._own_weights = self._model.state_dict()
         trained = self._adapter.parameters if self._adapter else None
         trained = trained or dict(self._model.named_parameters())
         self._masters = self._make_masters(trained)
-        self._optimized = list((self._masters.copies if self._masters else trained).values())
+        held = dict(self._masters.copies if self._masters else trained)
         if self._forward.value_head is not None:
-            self._optimized.extend(self._forward.value_head.parameters())
+            held.update(self._forward.value_head.named_parameters(prefix="value_head"))
+        self._optimized = self._optimizer_parameters(held)
         self._optimizer = torch.optim.AdamW(
             self._optimized,
             lr=self.config.learning_rate,
@@ -130,6 +132,19 @@ class LocalTrainService(TrainService):
         self._name, self._compiled = spec.name, None
         if worth_compiling(self.config.compile, self._model, spec.train_steps):
             self._compile()
+
+    def _place(self, spec: ModelSpec) -> None:
+        """Put the parameters where they are trained; here they are already there."""
+
+    def _optimizer_parameters(
+        self, held: Mapping[str, torch.nn.Parameter]
+    ) -> list[torch.nn.Parameter]:
+        """What the optimizer changes, of the parameters that are trained, by name."""
+        return list(held.values())
+
+    def _whole_norm(self, norm: torch.Tensor) -> torch.Tensor:
+        """The norm of the whole gradient, of that of the part which is in this process."""
+        return norm
 
     def _compile(self) -> None:
         self._compiled = CompiledLayers(self._model, self._name, self._first_pass)
@@ -265,7 +280,9 @@ class LocalTrainService(TrainService):
 
     def apply_gradient(self, adam: AdamParams) -> dict[str, float]:
         """An optimizer step with these numbers; :meth:`optimizer_step` has those of the section."""
-        report, changed = clip_and_step(self._optimizer, self._optimized, adam)
+        report, changed = clip_and_step(
+            self._optimizer, self._optimized, adam, whole_norm=self._whole_norm
+        )
         if changed:
             self.after_optimizer_step()
             self.optimizer_steps += 1

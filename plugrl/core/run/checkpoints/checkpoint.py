@@ -1,9 +1,9 @@
 """Checkpoints: folders that appear atomically, are verified when read, and hold no pickle.
 
-``checkpoints/step-00000012/`` holds ``state.json`` (the tree), ``tensors.safetensors`` and
-``manifest.json`` (format, step, score, configuration, size and SHA-256 of the two). It is
-written under a hidden name, synced and renamed, so that a crash at any point leaves the earlier
-checkpoints intact.
+``checkpoints/step-00000012/`` holds ``state.json`` (the tree), ``tensors.safetensors``, a folder
+``shards-N`` for each model whose tensors other processes save, and ``manifest.json`` (format, step,
+score, configuration, size and SHA-256 of the others). It is written under a hidden name, synced and
+renamed, so that a crash at any point leaves the earlier checkpoints intact.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ def write_state(
         temporary.mkdir()
         _write_synced(temporary / _TREE, json.dumps(tree, allow_nan=False).encode("utf-8"))
         _write_tensors(temporary / _TENSORS, encoder)
-        files = {name: _fingerprint(temporary / name) for name in (_TREE, _TENSORS)}
+        names = [_TREE, _TENSORS]
+        for name, sharded in encoder.shards.items():
+            sharded.write(temporary / name)
+            names += _files_of(temporary, name)
+        files = {name: _fingerprint(temporary / name) for name in names}
         manifest = {"format": FORMAT, **about, "files": files}
         # Last: a folder with a manifest has everything that the manifest names.
         _write_synced(temporary / _MANIFEST, json.dumps(manifest, indent=2).encode("utf-8"))
@@ -79,6 +83,24 @@ def write_state(
         raise disk_error(error, "save the checkpoint", path) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _files_of(checkpoint: Path, name: str) -> list[str]:
+    """The files of a folder that other processes wrote.
+
+    Raises:
+        RunError: there are none, since the others write to another disk.
+    """
+    folder = checkpoint / name
+    found = sorted(f"{name}/{path.name}" for path in folder.iterdir()) if folder.is_dir() else []
+    if not found:
+        raise RunError(
+            f"cannot save the checkpoint: other processes wrote their parts of it, and "
+            f"{display_path(checkpoint.parent)} does not hold them; put the run folder on a disk "
+            "that all machines share (settings.runs_folder)"
+        )
+    sync_folder(folder)
+    return found
 
 
 def _free_name(folder: Path, step: int) -> Path:
@@ -170,7 +192,7 @@ def verify(path: Path) -> dict[str, Any]:
         BrokenCheckpointError: a file is missing, cut short or changed.
     """
     manifest = read_manifest(path)
-    for name in (_TREE, _TENSORS):
+    for name in dict.fromkeys((_TREE, _TENSORS, *manifest["files"])):
         expected = manifest["files"].get(name)
         try:
             # The size first: it reveals most damage without reading gigabytes.
@@ -211,7 +233,7 @@ def load(path: Path) -> dict[str, Any]:
     verify(path)
     try:
         tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
-        state: dict[str, Any] = decode(tree, load_file(path / _TENSORS))
+        state: dict[str, Any] = decode(tree, load_file(path / _TENSORS), path)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise BrokenCheckpointError(
             f"{display_path(path)}: its state cannot be read ({error})"

@@ -6,9 +6,11 @@ import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import RunError
+from plugrl.core.run.checkpoints.shards import SavedShards, Shard, ShardedState
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +23,9 @@ _TAG = "$plugrl"
 class Encoder:
     """Splits a nested value into a JSON tree and a table of CPU tensors.
 
-    Tensors that are one and the same (tied weights) are stored once. With ``lenient``, values
-    of unknown types become their ``repr`` instead of an error.
+    Tensors that are one and the same (tied weights) are stored once. What other processes save goes
+    to :attr:`shards`, by the name of its folder. With ``lenient``, values of unknown types become
+    their ``repr`` instead of an error.
 
     Raises:
         RunError: a value has a type that a checkpoint cannot hold; the message names its place.
@@ -30,6 +33,7 @@ class Encoder:
 
     lenient: bool = False
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    shards: dict[str, ShardedState] = field(default_factory=dict)
     _seen: dict[tuple[Any, ...], str] = field(default_factory=dict)
     _originals: list[torch.Tensor] = field(default_factory=list)
     _addresses: set[int] = field(default_factory=set)
@@ -42,6 +46,12 @@ class Encoder:
             return int(value)
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else {_TAG: "float", "value": repr(value)}
+        if isinstance(value, ShardedState):
+            name = f"shards-{len(self.shards)}"
+            self.shards[name] = value
+            return {_TAG: "shards", "folder": name, "tree": self.encode(value.tree, path)}
+        if isinstance(value, Shard):
+            return {_TAG: "shard", "name": value.name}
         if isinstance(value, Mapping):
             return self._mapping(value, path)
         if isinstance(value, (list, tuple)):
@@ -113,27 +123,39 @@ class Encoder:
         return False
 
 
-def decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def decode(value: Any, tensors: Mapping[str, torch.Tensor], folder: Path = Path()) -> Any:
     """Rebuild what :class:`Encoder` took apart.
+
+    Args:
+        value: the tree.
+        tensors: by name.
+        folder: holds the folders of what other processes saved.
 
     Raises:
         KeyError, ValueError: the tree and the tensors do not belong together.
     """
     if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
+        return [decode(item, tensors, folder) for item in value]
     if not isinstance(value, dict):
         return value
     tag = value.get(_TAG)
     if tag is None:
-        return {key: decode(item, tensors) for key, item in value.items()}
+        return {key: decode(item, tensors, folder) for key, item in value.items()}
     if tag == "dict":
-        return {decode(key, tensors): decode(item, tensors) for key, item in value["items"]}
+        return {
+            decode(key, tensors, folder): decode(item, tensors, folder)
+            for key, item in value["items"]
+        }
     if tag == "tuple":
-        return tuple(decode(item, tensors) for item in value["items"])
+        return tuple(decode(item, tensors, folder) for item in value["items"])
     if tag == "float":
         return float(value["value"])
     if tag == "bytes":
         return base64.b64decode(value["value"])
+    if tag == "shards":
+        return SavedShards(folder / value["folder"], decode(value["tree"], tensors, folder))
+    if tag == "shard":
+        return Shard(value["name"])
     if tag not in ("tensor", "numpy", "numpy_scalar"):
         raise ValueError(f"unknown kind of value {tag!r}")
     tensor = tensors[value["name"]]

@@ -248,6 +248,9 @@ class BaseTrainService(RenamedMethods, Component, ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
 
+    def close(self) -> None:
+        """Let go of what runs elsewhere; called when nothing more is asked of the service."""
+
 
 class TrainService(BaseTrainService):
     """Trains one model: gradients of any loss are accumulated, then applied."""

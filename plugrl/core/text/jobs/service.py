@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -146,7 +147,7 @@ class TrainedJobs(FineTuneService):
         try:
             return self._part(folder, about)
         except JobFailedError as failure:
-            self._training = None
+            self._let_go()
             folder.end("failed", str(failure))
             return JobStatus("failed", str(failure))
 
@@ -154,7 +155,7 @@ class TrainedJobs(FineTuneService):
         """End a job that is open."""
         folder = self._folder(job)
         if folder.ended() is None and not folder.has_model:
-            self._training = None
+            self._let_go()
             folder.end("cancelled", "it was asked to")
 
     def use(self, inference: InferenceService, model: str, version: int) -> None:
@@ -200,11 +201,17 @@ class TrainedJobs(FineTuneService):
         if adapter:
             raise UsageError("jobs keep models with their adapters merged in; leave --adapter out")
         handed = self._handed if model is None else self._folder(model).model()
-        self._service(handed).export(folder, tokenizer)
+        with contextlib.closing(self._service(handed)) as service:
+            service.export(folder, tokenizer)
 
     def close(self) -> None:
         """Forget a job that is half trained; what was saved of it stays."""
-        self._training = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        held, self._training = self._training, None
+        if held is not None:
+            held.service.close()
 
     # -- training -----------------------------------------------------------------------------
 
@@ -214,6 +221,7 @@ class TrainedJobs(FineTuneService):
     def _part(self, folder: JobFolder, about: Mapping[str, Any]) -> JobStatus:
         held = self._training
         if held is None or held.folder.name != folder.name:
+            self._let_go()
             held = self._training = self._open_training(folder, about)
         started = time.monotonic()
         while held.done < len(held.steps):
@@ -299,7 +307,7 @@ class TrainedJobs(FineTuneService):
         held.folder.finish(held.service.export_weights(), about)
         if self.config.keep is not None:
             drop_models(Path(self._context.folder), self.config.keep)
-        self._training = None
+        self._let_go()
         return JobStatus("succeeded", message, held.folder.name, metrics=dict(held.metrics))
 
 

@@ -188,14 +188,27 @@ def accumulate_gradient(
 
 
 def clip_and_step(
-    optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor], adam: AdamParams
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[torch.Tensor],
+    adam: AdamParams,
+    *,
+    whole_norm: Callable[[torch.Tensor], torch.Tensor] = lambda norm: norm,
 ) -> tuple[dict[str, float], bool]:
     """Clip the gradient by its norm and step; one that is not finite is dropped.
+
+    Args:
+        optimizer: of these parameters.
+        parameters: with their gradients.
+        adam: the numbers of this step.
+        whole_norm: gives the norm of the whole gradient, of that of ``parameters``, where other
+            processes hold others.
 
     Returns:
         ``grad_norm`` before clipping and ``learning_rate``, and whether anything changed.
     """
-    norm = torch.nn.utils.clip_grad_norm_(parameters, adam.grad_clip_norm)
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    norm = whole_norm(torch.nn.utils.get_total_norm(gradients))
+    torch.nn.utils.clip_grads_with_norm_(parameters, adam.grad_clip_norm, norm)
     finite = bool(torch.isfinite(norm))
     if finite:
         for group in optimizer.param_groups:

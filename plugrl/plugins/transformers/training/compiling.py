@@ -52,7 +52,7 @@ class CompiledLayers:
     def __init__(
         self, model: PreTrainedModel, name: str, first_pass: Callable[[Batch], object]
     ) -> None:
-        self._layers = _layers(model)
+        self._layers = layers_of(model)
         reason = missing_compiler(model.device.type)
         if reason is None and not self._layers:
             reason = f"the layers of a {model.config.model_type} model are not known"
@@ -87,7 +87,7 @@ class CompiledLayers:
             layer._compiled_call_impl = None
 
 
-def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
     """What ``transformers`` names as the parts that belong together on a device: the layers."""
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in kinds]

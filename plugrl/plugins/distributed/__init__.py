@@ -1,0 +1,1 @@
+"""Training of one model on several devices: FSDP2 over ranks that Ray places."""

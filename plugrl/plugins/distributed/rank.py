@@ -1,0 +1,156 @@
+"""The process of one rank: joins the process group, and does what the driver asks of it.
+
+It knows nothing of who started it: :mod:`plugrl.plugins.distributed.ranks` does so through Ray.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from plugrl.core.run.checkpoints.shards import SavedShards, Shard
+from plugrl.plugins.distributed import shard_files
+from plugrl.plugins.distributed.rank_service import RankTrainService
+from plugrl.plugins.distributed.sharding import make_mesh
+
+if TYPE_CHECKING:
+    from plugrl.core.text.inference.services import ModelSpec
+
+
+class RankWorker:
+    """One rank of a process group, with its part of a model."""
+
+    def __init__(self) -> None:
+        self._service: RankTrainService | None = None
+        self._spread: dict[str, torch.Tensor] = {}
+
+    def place(self) -> tuple[str, int, int]:
+        """The address of this machine, a free port, and the number of the process."""
+        host = _own_address()
+        with socket.create_server((host, 0)) as server:
+            return host, int(server.getsockname()[1]), os.getpid()
+
+    def join(
+        self, rank: int, workers: int, address: str, port: int, device: str, timeout: float
+    ) -> None:
+        """Join the process group; all ranks do so at the same time.
+
+        Args:
+            rank: of this process.
+            workers: how many ranks there are.
+            address: of the machine of rank 0.
+            port: a free one there.
+            device: ``cpu`` or ``cuda``.
+            timeout: seconds that a collective may take.
+        """
+        if device == "cuda":
+            torch.cuda.set_device(0)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+            init_method=f"tcp://{address}:{port}",
+            rank=rank,
+            world_size=workers,
+            timeout=timedelta(seconds=timeout),
+        )
+
+    def load(
+        self, config: Any, spec: ModelSpec, turn: int, turns: int, threads: int
+    ) -> dict[str, Any]:
+        """Load a model and keep this rank's part of it.
+
+        Args:
+            config: the section of the train service.
+            spec: of the model, with the device of the ranks.
+            turn: of this rank among those of its machine: each holds the whole model for a moment.
+            turns: ranks of a machine.
+            threads: of torch.
+
+        Returns:
+            What the driver has to know of it.
+        """
+        self.drop()
+        torch.set_num_threads(threads)
+        mesh = make_mesh(spec.device, dist.get_world_size(), config.shard, turns)
+        service = RankTrainService(config, mesh)
+        for number in range(turns):
+            if number == turn:
+                service.load(spec)
+            dist.all_reduce(torch.zeros(1))
+        self._service = service
+        return {"packs": service.packs, "digest": service.digest}
+
+    def drop(self) -> None:
+        """Forget the model."""
+        self._service, self._spread = None, {}
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method of the service; tensors of the first rank alone come back whole."""
+        return getattr(self.service, method)(*args)
+
+    @property
+    def service(self) -> RankTrainService:
+        """This rank's part of the model."""
+        assert self._service is not None, "no model is loaded"
+        return self._service
+
+    # ------------------------------------------------------------------------ state
+
+    def describe(self) -> Any:
+        """The tree of the state, with a ``Shard`` for each tensor that is spread."""
+        self._spread = {}
+        return shard_files.describe(self.service.state_dict(), self._spread, {})
+
+    def gather(self, names: list[str]) -> dict[str, torch.Tensor]:
+        """Whole tensors of the state that :meth:`describe` told of; empty on other ranks."""
+        self.describe()
+        return self.service.gather({name: self._spread[name] for name in names})
+
+    def save(self, folder: str) -> None:
+        """Write this rank's part of the state to a folder that all ranks share."""
+        self.describe()
+        shard_files.save(self._spread, Path(folder))
+
+    def restore(self, folder: str, tree: Any) -> None:
+        """Take back a state that was saved in parts, by any number of ranks."""
+        own = self.describe()
+
+        def like(keys: Sequence[Any]) -> DTensor | None:
+            if keys[0] == "optimizer":
+                return self.service.parameter(int(keys[1]))
+            found = own
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            return cast(DTensor, self._spread[found.name]) if isinstance(found, Shard) else None
+
+        self.service.load_state_dict(shard_files.load(SavedShards(Path(folder), tree), like))
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that this rank holds: most ever, of the device and of the process."""
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        device = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
+        return {"process": peak, "device": device}
+
+
+def _own_address() -> str:
+    """The address by which other machines reach this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: it only chooses the interface.
+            probe.connect(("10.255.255.255", 1))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,214 @@
+"""The ranks of one process group, as actors that Ray places."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.run.process.cluster import settings
+from plugrl.plugins.ray.cluster import connect, unplaceable
+from plugrl.plugins.ray.errors import failure
+
+#: What a rank did, in messages, by the method that it was asked for.
+_PHASES = {
+    "join": "joined the process group",
+    "load": "loaded the model",
+    "start_pass": "went forward",
+    "end_pass": "went backward",
+    "numbers": "computed log-probabilities or values",
+    "apply_gradient": "took the optimizer step",
+    "weights": "gathered the weights",
+    "gather": "gathered the weights",
+    "save": "wrote its part of the checkpoint",
+    "restore": "read its part of the checkpoint",
+}
+#: Seconds after a failure in which other ranks may say more of it than that they wait in vain.
+_LISTEN = 3.0
+#: Seconds beyond the limit of a collective, after which nothing more is awaited.
+_GRACE = 15.0
+#: Ranks whose model is closed, for the next one: starting them takes seconds.
+_idle: list[Ranks] = []
+
+
+class Ranks:
+    """Actors of one process group.
+
+    Args:
+        workers: how many.
+        device: ``cpu`` or ``cuda``: each has a GPU of its own.
+        timeout: seconds that any of their calls may take.
+
+    Raises:
+        RunError: they do not fit in the cluster, or do not start.
+    """
+
+    def __init__(self, workers: int, device: str, timeout: float) -> None:
+        self.key = _key(workers, device, timeout)
+        self._timeout, self._actors = timeout, []
+        self._ray = ray = connect()
+        wanted = {"CPU": 1.0, **({"GPU": 1.0} if device == "cuda" else {})}
+        self._group = ray.util.placement_group([wanted] * workers, strategy="PACK")
+        start = settings().start_timeout
+        if not self._group.wait(start):
+            fault = unplaceable(wanted, workers) or "others use what they need"
+            ray.util.remove_placement_group(self._group)
+            raise RunError(f"{workers} ranks cannot be placed: {fault}")
+        from plugrl.plugins.distributed.rank import RankWorker
+
+        actor = ray.remote(RankWorker)
+        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        self._actors = [
+            actor.options(
+                num_cpus=wanted["CPU"],
+                num_gpus=wanted.get("GPU", 0),
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=strategy(self._group, placement_group_bundle_index=number),
+            ).remote()
+            for number in range(workers)
+        ]
+        self._nodes = [""] * workers
+        places = self._collect("place", [each.place.remote() for each in self._actors], start)
+        # Ranks of one machine are neighbours, as a mesh of machines takes them.
+        order = sorted(range(workers), key=lambda number: places[number][0])
+        self._actors = [self._actors[number] for number in order]
+        self._nodes = [places[number][0] for number in order]
+        self.processes = [places[number][2] for number in order]
+        host, port, _ = places[order[0]]
+        self.each("join", [(r, workers, host, port, device, timeout) for r in range(workers)])
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    @property
+    def turns(self) -> list[tuple[int, int]]:
+        """Of each rank, its place among those of its machine, and how many these are."""
+        return [
+            (self._nodes[:rank].count(node), self._nodes.count(node))
+            for rank, node in enumerate(self._nodes)
+        ]
+
+    def each(self, method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """Call a method of every rank, each with its arguments, and wait for all.
+
+        Raises:
+            RunError: one failed, died, or did not answer in time; all are ended.
+            PlugrlError: that one raised itself.
+        """
+        asked = [
+            getattr(actor, method).remote(*given)
+            for actor, given in zip(self._actors, arguments, strict=True)
+        ]
+        return self._collect(method, asked, self._timeout + _GRACE)
+
+    def all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of every rank with the same arguments, as :meth:`each` does."""
+        shared = [self._ray.put(value) if _is_large(value) else value for value in arguments]
+        return self.each(method, [shared] * len(self))
+
+    def _collect(self, method: str, asked: list[Any], seconds: float) -> list[Any]:
+        ray, waiting = self._ray, list(asked)
+        until = time.monotonic() + seconds
+        while waiting:
+            left = max(0.0, until - time.monotonic())
+            done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
+            faults = dict(self._faults(asked, done))
+            if faults:
+                # A rank that dies makes others fail, perhaps before anybody notices it.
+                more = ray.wait(waiting, num_returns=len(waiting), timeout=_LISTEN)[0]
+                faults |= dict(self._faults(asked, more))
+                self._fail(method, faults)
+            if not done:
+                late = [asked.index(ref) for ref in waiting]
+                self._fail(method, {rank: TimeoutError() for rank in late}, seconds)
+        return ray.get(asked)  # type: ignore[no-any-return]
+
+    def _faults(self, asked: list[Any], done: Sequence[Any]) -> Iterator[tuple[int, BaseException]]:
+        for ref in done:
+            try:
+                self._ray.get(ref)
+            except Exception as error:
+                yield asked.index(ref), error
+
+    def _fail(self, method: str, faults: Mapping[int, BaseException], seconds: float = 0) -> None:
+        """End all ranks and say which one failed first, where and how."""
+        self.kill()
+        rank = min(faults, key=lambda number: (_weight(faults[number]), number))
+        error = faults[rank]
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, PlugrlError):
+            raise cause
+        phase = _PHASES.get(method, f"was asked for {method}")
+        if isinstance(error, TimeoutError):
+            raise RunError(
+                f"rank {rank} on node {self._nodes[rank]} did not answer in {seconds:g} s while it "
+                f"{phase}"
+            )
+        message = failure(error, actor=f"rank {rank}", node=self._nodes[rank], task=phase)
+        raise RunError(message) from error
+
+    def kill(self) -> None:
+        """End the processes of all ranks."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors = []
+        self._ray.util.remove_placement_group(self._group)
+
+
+def take_ranks(workers: int, device: str, timeout: float) -> Ranks:
+    """Ranks that no model uses: idle ones of this cluster, or new ones in the place of others."""
+    key = _key(workers, device, timeout)
+    for ranks in _idle:
+        if ranks.key == key:
+            _idle.remove(ranks)
+            return ranks
+    end_idle()
+    return Ranks(workers, device, timeout)
+
+
+def give_back(ranks: Ranks) -> None:
+    """Let the next model have these ranks; until then they can be asked about theirs."""
+    if len(ranks):
+        _idle.append(ranks)
+
+
+def is_idle(ranks: Ranks) -> bool:
+    """Whether no other model has taken these ranks."""
+    return ranks in _idle
+
+
+def end_idle() -> None:
+    """End the ranks that no model uses; they hold devices that others may need."""
+    session = _session()
+    while _idle:
+        ranks = _idle.pop()
+        # Those of a cluster that was left are gone.
+        if ranks.key[0] == session:
+            ranks.kill()
+
+
+def _key(workers: int, device: str, timeout: float) -> tuple[Any, ...]:
+    return _session(), workers, device, timeout
+
+
+def _session() -> str:
+    """What this process is called in the cluster that it has joined."""
+    return str(connect().get_runtime_context().get_worker_id())
+
+
+def _weight(error: BaseException) -> int:
+    """How much an error explains: a death first, then what is not said by waiting neighbours."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if "RayActorError" in names:
+        return 0
+    text = str(error)
+    if "OutOfMemory" in text:
+        return 0
+    waiting = ("gloo" in text, "NCCL" in text, "Connection closed" in text, "Timed out" in text)
+    return 2 if any(waiting) else 1
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value)

@@ -1,0 +1,276 @@
+"""The ``fsdp`` train service: one model on several devices, its parameters spread over them.
+
+The driver plans the passes and computes the loss; ranks go forward and backward and hold weights,
+gradients and optimizer. So losses, advantages and their terms run where the rest of the run does,
+and a rank needs no code of a user.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.run.checkpoints.shards import SavedShards, ShardedState
+from plugrl.core.text.batch import Batch
+from plugrl.core.text.inference.services import ModelSpec, TrainService
+from plugrl.core.text.inference.tokenizer import Tokenizer
+from plugrl.core.text.learn.losses import WeightedLoss
+from plugrl.core.text.learn.optimizer import AdamParams
+from plugrl.core.text.learn.step import accumulate_gradient
+from plugrl.plugins.distributed.passes import Part, Plan, gradients_of
+from plugrl.plugins.distributed.preflight import worker_findings
+from plugrl.plugins.distributed.ranks import Ranks, give_back, is_idle, take_ranks
+from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
+
+if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
+
+
+@dataclass
+class FsdpTrainConfig(LocalTrainConfig):
+    """Options of the train service ``fsdp``: those of ``local``, for each rank, and its ranks."""
+
+    workers: int = described(
+        1, "ranks, each with a GPU of its own, or with a CPU", at_least=1, at_most=4096
+    )
+    shard: Literal["full", "hybrid", "none"] = described(
+        "full",
+        "over which ranks weights, gradients and optimizer are split: all; those of a "
+        "machine, with copies on other machines; none, with a copy on each",
+    )
+    timeout: float = described(
+        1800.0,
+        "seconds that any call of a rank may take; then the run ends and says which rank it was",
+        above=0,
+        at_most=1e6,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compile is True:
+            raise ConfigError("compile is for the service local; take auto or false")
+
+
+class FsdpTrainService(TrainService):
+    """Trains a ``transformers`` model on several ranks, as ``local`` does on one device."""
+
+    Config: ClassVar[type] = FsdpTrainConfig
+    _ranks: Ranks | None = None
+    _closed = False
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterator[Finding]:
+        """What the service ``local`` looks for, and more workers than there can be."""
+        yield from LocalTrainService.preflight(check)
+        yield from worker_findings(check)
+
+    def load(self, spec: ModelSpec) -> None:
+        """Start the ranks and let each load its part of the model.
+
+        Raises:
+            ConfigError: the source or the adapter cannot be used.
+            RunError: ranks do not fit in the cluster, or have other weights than the first.
+        """
+        device = "cuda" if spec.device.startswith("cuda") else "cpu"
+        self._ranks = ranks = take_ranks(self.config.workers, device, self.config.timeout)
+        sent = replace(spec, device=device)
+        threads = torch.get_num_threads()
+        given = [
+            (self.config, sent, turn, turns, max(1, threads // turns))
+            for turn, turns in ranks.turns
+        ]
+        facts = ranks.each("load", given)
+        self._packs = facts[0]["packs"]
+        self._check_equal([each["digest"] for each in facts])
+        self._draws = spec.adapter is not None and spec.adapter.dropout > 0
+        self.optimizer_steps = 0
+
+    def _check_equal(self, digests: Sequence[int]) -> None:
+        other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if other:
+            raise RunError(
+                f"rank {other[0]} loaded other weights than rank 0; let the machines have one copy "
+                "of the model's folder, or equal ones"
+            )
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks, once the model is loaded.
+
+        Raises:
+            RunError: the service is closed, and another model has them.
+        """
+        assert self._ranks is not None, "no model is loaded"
+        if self._closed and not is_idle(self._ranks):
+            raise RunError("this train service is closed, and another model has its ranks")
+        return self._ranks
+
+    def close(self) -> None:
+        """Let go of the ranks; they answer until another model takes them."""
+        if self._ranks is not None and not self._closed:
+            self._closed = True
+            give_back(self._ranks)
+
+    def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        return self.ranks.all("ask", method, *arguments)
+
+    # ----------------------------------------------------------------------- passes
+
+    def _plan(self, batch: Batch) -> Plan:
+        return Plan.of(batch, len(self.ranks), self.config, packs=self._packs)
+
+    def compute_log_prob(self, batch: Batch) -> torch.Tensor:
+        """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
+        return self._numbers(batch, "log_probs")
+
+    def compute_values(self, batch: Batch) -> torch.Tensor:
+        """Values of the state before each token, [B, T], 0.0 where ``loss_mask`` is 0.
+
+        Raises:
+            ConfigError: the service has no value head.
+        """
+        if not self.config.value_head:
+            return super().compute_values(batch)
+        return self._numbers(batch, "values")
+
+    def _numbers(self, batch: Batch, name: str) -> torch.Tensor:
+        found = torch.zeros(batch.values["input_ids"].shape)
+        for parts in self._plan(batch).passes:
+            given = [("numbers", part.sent, name) for part in parts]
+            for part, numbers in zip(parts, self.ranks.each("ask", given), strict=True):
+                if part.rows is not None:
+                    found[part.rows] = numbers
+        return found
+
+    def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
+        """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count).
+
+        Raises:
+            ConfigError: the loss needs values and the service has no value head.
+        """
+        needs = loss.needs
+        if "values" in needs and not self.config.value_head:
+            self._no_value_head()
+        return accumulate_gradient(self._forward_passes(batch, needs), loss)
+
+    def _forward_passes(
+        self, batch: Batch, needs: Sequence[str]
+    ) -> Iterator[tuple[torch.Tensor, Batch]]:
+        """Log-probabilities of each rank in turn; the ranks go backward when all had theirs."""
+        plan = self._plan(batch)
+        for parts in plan.passes:
+            leaves = self._leaves(parts, needs)
+            for part, leaf in zip(parts, leaves, strict=True):
+                if part.whole is not None and leaf is not None:
+                    part.whole.values.update({name: leaf[name] for name in needs})
+                    yield leaf["log_probs"], part.whole
+            self.ranks.each("ask", [("end_pass", given) for given in gradients_of(leaves)])
+        for whole in plan.untrained:
+            zeros = torch.zeros(whole.values["input_ids"].shape)
+            whole.values.update(dict.fromkeys(needs, zeros))
+            yield zeros, whole
+
+    def _leaves(
+        self, parts: Sequence[Part], needs: Sequence[str]
+    ) -> list[dict[str, torch.Tensor] | None]:
+        """What each rank computed, as tensors that take gradients; None: an idle rank."""
+        rng = torch.get_rng_state() if self._draws else None
+        given = [("start_pass", part.sent, needs, rng) for part in parts]
+        answers = self.ranks.each("ask", given)
+        if rng is not None:
+            torch.set_rng_state(answers[0][2])
+        return [
+            None
+            if part.rows is None
+            else {n: v.requires_grad_() for n, v in {"log_probs": log_probs, **extras}.items()}
+            for part, (log_probs, extras, _) in zip(parts, answers, strict=True)
+        ]
+
+    def optimizer_step(self) -> dict[str, float]:
+        """Clip and apply the accumulated gradient; one that is not finite is dropped."""
+        adam = AdamParams.at(self.config, self.optimizer_steps)
+        report: dict[str, float] = self._ask("apply_gradient", adam)[0]
+        self.optimizer_steps += math.isfinite(report["grad_norm"])
+        return report
+
+    # ---------------------------------------------------------------------- weights
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The current weights by name, whole, with the adapter's part added if there is one."""
+        found: dict[str, torch.Tensor] = self._ask("weights")[0]
+        return found
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
+        self._ask("load_weights", {name: value.cpu() for name, value in weights.items()})
+
+    def fix_value_bias(self) -> None:
+        """Keep the bias of the value head at 0."""
+        if self.config.value_head:
+            self._ask("fix_value_bias")
+
+    def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:
+        """Write weights and tokenizer as the service ``local`` does; rank 0 writes.
+
+        Raises:
+            UsageError: the adapter alone is wanted and there is none.
+        """
+        if adapter:
+            self._ask("save_adapter", Path(folder).absolute())
+        else:
+            self._ask("export", Path(folder).absolute(), tokenizer)
+
+    def export_scorer(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """Write a sequence classifier of one label, as the service ``local`` does.
+
+        Raises:
+            ConfigError: there is no value head.
+            UsageError: the architecture has no such classifier.
+        """
+        self._ask("export_scorer", Path(folder).absolute(), tokenizer)
+
+    # ------------------------------------------------------------------------ state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the service ``local``, whose tensors the ranks save."""
+        return RanksState(self, self.ranks.all("describe")[0])  # type: ignore[return-value]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back a state: one in parts, of any number of ranks, or one of ``local``."""
+        if isinstance(state, SavedShards):
+            self.ranks.all("restore", str(state.folder.absolute()), state.tree)
+        else:
+            self._ask("load_state_dict", dict(state))
+        self.optimizer_steps = int(state["optimizer_steps"])
+
+
+class RanksState(ShardedState):
+    """The present state of the ranks; what is read of it is gathered.
+
+    Args:
+        service: whose ranks they are.
+        tree: see :class:`~plugrl.core.run.checkpoints.shards.ShardedState`.
+    """
+
+    def __init__(self, service: FsdpTrainService, tree: Mapping[str, Any]) -> None:
+        super().__init__(tree)
+        self._service = service
+
+    def read(self, names: Iterable[str]) -> Mapping[str, torch.Tensor]:
+        """Whole tensors by name, gathered from the ranks."""
+        wanted = list(names)
+        found: dict[str, torch.Tensor] = (
+            self._service.ranks.all("gather", wanted)[0] if wanted else {}
+        )
+        return found
+
+    def write(self, folder: Path) -> None:
+        """Let each rank write its part."""
+        self._service.ranks.all("save", str(folder.absolute()))
