@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from plugrl.core.errors import RunError as RunError
     from plugrl.core.errors import StopRun as StopRun
     from plugrl.core.errors import UsageError as UsageError
-    from plugrl.core.hub import DataSetName as DataSetName
-    from plugrl.core.hub import Hub as Hub
-    from plugrl.core.hub import Snapshot as Snapshot
+    from plugrl.core.hub.hub import DataSetName as DataSetName
+    from plugrl.core.hub.hub import Hub as Hub
+    from plugrl.core.hub.hub import Snapshot as Snapshot
     from plugrl.core.plugins.hookspecs import HOOK_API as HOOK_API
     from plugrl.core.plugins.hookspecs import hookimpl as hookimpl
     from plugrl.core.plugins.registry import Registry as Registry
@@ -221,7 +221,7 @@ _MODULES = {
         "StopRun",
         "UsageError",
     ),
-    "plugrl.core.hub": ("DataSetName", "Hub", "Snapshot"),
+    "plugrl.core.hub.hub": ("DataSetName", "Hub", "Snapshot"),
     "plugrl.core.plugins.hookspecs": ("HOOK_API", "hookimpl"),
     "plugrl.core.protocol.nested_array_dict": ("NestedArrayDict",),
     "plugrl.core.protocol.protocol": ("Protocol", "make_protocol"),

@@ -44,7 +44,7 @@ def command(
     import tempfile
     from pathlib import Path
 
-    from plugrl.core.hub import find_hub
+    from plugrl.core.hub.hub import find_hub
     from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.text.publication import write_publication
 

@@ -21,6 +21,7 @@ from plugrl.core.config.validation import validate
 from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParameters
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory
+from plugrl.core.hub.revisions import pin_revisions
 from plugrl.core.plugins.arguments import (
     EVALUATOR,
     absent_rewards,
@@ -33,7 +34,6 @@ from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.registry import Registry, default_registry
 from plugrl.core.plugins.user_code.error_location import component_error
 from plugrl.core.plugins.user_code.working_folder import display_path, preserve_working_folder
-from plugrl.core.revisions import pin_revisions
 from plugrl.core.run.process import cluster, threads
 from plugrl.core.run.process import heap as allocation
 from plugrl.core.run.process.launchers import refuse_copies

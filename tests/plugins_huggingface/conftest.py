@@ -6,7 +6,7 @@ import pytest
 import transformers.models.auto.configuration_auto  # noqa: F401
 from hub_server import hub_server
 
-from plugrl.core.hub import find_hub
+from plugrl.core.hub.hub import find_hub
 from plugrl.plugins.huggingface import hub as plugin
 
 

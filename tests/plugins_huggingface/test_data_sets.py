@@ -6,7 +6,7 @@ import hub_files
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import DataSetName
+from plugrl.core.hub.hub import DataSetName
 from plugrl.core.text.data.files import first_problem, read_files
 from plugrl.plugins.huggingface import data_sets
 

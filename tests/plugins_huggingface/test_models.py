@@ -9,7 +9,7 @@ import pytest
 from hub_server import TOKEN
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import Snapshot, find_hub, model_folder
+from plugrl.core.hub.hub import Snapshot, find_hub, model_folder
 from plugrl.plugins.huggingface.faults import hub_error
 
 NAME = "someone/model"

@@ -5,8 +5,8 @@ import pytest
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
+from plugrl.core.hub.revisions import pin_revisions
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.revisions import pin_revisions
 from plugrl.testing import tiny
 
 MODEL = {

@@ -229,7 +229,7 @@ def test_what_plugrl_does_not_read_itself_is_read_by_datasets(shell, tmp_path):
     server.data_set("someone/bare", {"data/train-00000-of-00001.jsonl": rows})
     program = """
 import sys
-from plugrl.core.hub import DataSetName, find_hub
+from plugrl.core.hub.hub import DataSetName, find_hub
 from plugrl.core.text.data.files import read_files
 import datasets
 hub = find_hub()

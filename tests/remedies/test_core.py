@@ -21,7 +21,7 @@ from plugrl.core.chat_template import ChatTemplate
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import TrainedRun, load_run
 from plugrl.core.factory import make_component
-from plugrl.core.hub import model_folder
+from plugrl.core.hub.hub import model_folder
 from plugrl.core.renamed_methods import RenamedMethods
 from plugrl.core.run.run import Run
 from plugrl.core.sandboxes import LocalSandbox, make_confined_sandbox

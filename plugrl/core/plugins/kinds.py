@@ -154,7 +154,7 @@ _ROWS = (
         name="hub",
         plural="hubs",
         summary="where models and data sets are published",
-        base="plugrl.core.hub:Hub",
+        base="plugrl.core.hub.hub:Hub",
         form="model(self, name, revision, *, weights) -> Snapshot; and data sets, files, push",
     ),
     Kind(

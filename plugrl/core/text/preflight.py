@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.names import OF_FILE, columns_in, model_fault, split_fault
 from plugrl.core.config.preflight import section_at
 from plugrl.core.errors import ConfigError, PlugrlError
-from plugrl.core.hub import DataSetName, find_hub
+from plugrl.core.hub.hub import DataSetName, find_hub
 from plugrl.core.plugins.kinds import ARGUMENT
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.data.files import first_problem, read_files

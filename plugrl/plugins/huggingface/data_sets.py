@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import DataSetName
+from plugrl.core.hub.hub import DataSetName
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.scenario import DataItem
 from plugrl.core.text.data.files import PLAIN_SUFFIXES, FileItem, first_problem, read_files

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import SCHEME, DataSetName, Hub, Snapshot
+from plugrl.core.hub.hub import SCHEME, DataSetName, Hub, Snapshot
 from plugrl.core.scenario import DataItem
 from plugrl.plugins.huggingface.data_sets import DataSet, first_row, matching
 from plugrl.plugins.huggingface.repository import Repository

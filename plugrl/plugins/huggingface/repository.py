@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import Snapshot
+from plugrl.core.hub.hub import Snapshot
 from plugrl.plugins.huggingface.faults import hub_error
 
 #: What messages call the kinds of repositories.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import has_hub_form
+from plugrl.core.hub.hub import has_hub_form
 from plugrl.plugins.huggingface.faults import hub_error
 from plugrl.plugins.huggingface.repository import progress_bars, require_client
 

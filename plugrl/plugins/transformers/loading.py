@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import find_hub, is_hub_name, model_folder
+from plugrl.core.hub.hub import find_hub, is_hub_name, model_folder
 from plugrl.core.run.process import threads
 from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, memory_shortage
 from plugrl.core.text.inference.services import ModelSpec

@@ -6,7 +6,7 @@ import difflib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.hub import model_folder
+from plugrl.core.hub.hub import model_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

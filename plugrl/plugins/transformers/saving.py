@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from plugrl.core.hub import model_folder
+from plugrl.core.hub.hub import model_folder
 from plugrl.plugins.transformers.loading import without_bars
 
 if TYPE_CHECKING:

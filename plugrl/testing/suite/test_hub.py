@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import DataSetName, Hub
+from plugrl.core.hub.hub import DataSetName, Hub
 from plugrl.testing.contract import ComponentContract, needed
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import SCHEME, find_hub
+from plugrl.core.hub.hub import SCHEME, find_hub
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.scenario import DataItem
 from plugrl.core.wording import bounded

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import DataSetName, find_hub
+from plugrl.core.hub.hub import DataSetName, find_hub
 from plugrl.core.scenario import DataItem, ScenarioInstance
 from plugrl.core.text.data.files import place_of_problem, read_files
 from plugrl.core.text.data.maps import load_map, map_rows

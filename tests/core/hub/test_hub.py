@@ -3,7 +3,7 @@
 import pytest
 
 import plugrl
-from plugrl.core.hub import DEFAULT_HUB, find_hub
+from plugrl.core.hub.hub import DEFAULT_HUB, find_hub
 from plugrl.core.plugins.registry import default_registry
 
 

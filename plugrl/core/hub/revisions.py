@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.hub import SCHEME, DataSetName, find_hub, is_hub_name
+from plugrl.core.hub.hub import SCHEME, DataSetName, find_hub, is_hub_name
 
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig
