@@ -137,6 +137,13 @@ _ROWS = (
         form="generate(self, requests) -> one Completion a request; and load, tokenizer",
     ),
     Kind(
+        name="executor",
+        plural="executors",
+        summary="where the processes of rollout workers live",
+        base="plugrl.core.text.rollout.processes.executor:Executor",
+        form="start(self, name) -> WorkerHandle; and prepare, is_outdated, close, as needed",
+    ),
+    Kind(
         name="train_service",
         plural="train_services",
         summary="holds the trained weights and their optimizer",

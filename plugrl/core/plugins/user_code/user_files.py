@@ -16,6 +16,8 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from plugrl.core.plugins.user_code.relocation import relocated
+
 USER_PACKAGE_PREFIX = "plugrl_user_"
 #: The folder behind each of these packages.
 FOLDERS: dict[str, str] = {}
@@ -51,10 +53,11 @@ def load_file(path: str | os.PathLike[str]) -> ModuleType:
     Raises whatever the file raises, ``FileNotFoundError`` or ``ImportError`` when it is no Python
     file, and ``ImportError`` when a plain import would find the file of another folder.
     """
-    file = os.path.realpath(path)
+    name = user_module_name(path)
+    # The name is that of the driver's file, wherever this machine has it.
+    file = os.path.realpath(relocated(os.path.realpath(path)))
     if not os.path.isfile(file):
         raise FileNotFoundError(f"there is no file {os.fspath(path)}")
-    name = user_module_name(file)
     if name in sys.modules:
         return sys.modules[name]
     package = _user_package(name.partition(".")[0], os.path.dirname(file))

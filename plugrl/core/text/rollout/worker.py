@@ -71,6 +71,9 @@ class RolloutWorkerConfig:
         at_least=0,
         at_most=10**4,
     )
+    executor: Any = component(
+        "executor", help="where such processes live instead, such as ray; absent: see processes"
+    )
     timeout: float | None = described(
         None,
         "seconds that one attempt may take, waiting for models left out; null: any",
@@ -82,6 +85,11 @@ class RolloutWorkerConfig:
         check_temperature(self.temperature)
         if not all(stop_texts(self.stop)):
             raise ConfigError("stop must be a text or a list of texts, none of them empty")
+        if self.processes and self.executor is not None:
+            raise ConfigError(
+                "processes and executor exclude each other; leave processes out, and write "
+                f"executor.workers={self.processes} for as many"
+            )
 
 
 def sampling_of(section: Any) -> SamplingParams:

@@ -55,7 +55,7 @@ def test_a_process_that_dies_once_changes_no_number(collect, caplog):
     assert without_pid(found) == expected
     assert collect.engine.rounds == rounds
     assert collect.pool.take_restarts() == 4
-    assert "exited with code 7 while it attempted problem 2; another" in caplog.text
+    assert "exited with code 7 while it attempted problem 2 in step 7; another" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,8 @@ def test_an_attempt_that_kills_twice_is_invalid_and_the_others_go_on(collect, na
 @pytest.mark.integration
 def test_deaths_are_bounded(collect):
     collect.fresh(max_restarts=3)
-    with pytest.raises(RunError, match=r"while it attempted problem 2; 4 .*max_worker_restarts=3"):
+    reason = r"while it attempted problem 2 in step 7; 4 .*max_worker_restarts=3"
+    with pytest.raises(RunError, match=reason):
         collect("ExitsAlways", 2)
 
 
@@ -129,6 +130,15 @@ def test_code_that_hangs_ends_its_process(collect, name, caplog, own_processes):
     # Of what `hangs` has started nothing is left, nor of the processes that took too long.
     collect.pool.close()
     assert own_processes() == {}
+
+
+def test_a_time_limit_holds_in_a_process_that_had_none_before(collect):
+    """Phases of a run share processes, and the first may have no limit."""
+    collect.fresh(max_restarts=0)
+    collect("plain", 1)
+    failures = [t.failure for t in collect("hangs", 1, items=2, timeout=0.5) if not t.valid]
+    assert len(failures) == 2
+    assert all("passed rollout_worker.timeout=0.5 seconds" in failure for failure in failures)
 
 
 @pytest.mark.integration

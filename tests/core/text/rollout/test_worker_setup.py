@@ -14,7 +14,7 @@ from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import Registry
 from plugrl.core.text.rollout.fibers import Fibers, wait_for
 from plugrl.core.text.rollout.function_worker import as_worker
-from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
+from plugrl.core.text.rollout.processes.handle import ProcessHandle, WorkerDied
 from plugrl.core.text.rollout.processes.messages import Sent, pack_error, unpack_error, worker_setup
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
@@ -22,7 +22,7 @@ from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokeni
 
 @pytest.fixture
 def handle():
-    handle = WorkerHandle("worker-1")
+    handle = ProcessHandle("worker-1")
     yield handle
     handle.kill()
 

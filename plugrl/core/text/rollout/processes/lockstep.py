@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plugrl.core.run.run import Run
     from plugrl.core.text.data.loader import Prompt
     from plugrl.core.text.inference.services import InferenceService
+    from plugrl.core.text.rollout.processes.executor import Executor
     from plugrl.core.text.rollout.stream import Spent
     from plugrl.core.text.rollout.worker import RolloutWorker
     from plugrl.core.text.trajectory import Trajectory
@@ -168,15 +169,24 @@ def pooled_rollouts(
 
     Raises:
         ConfigError: the tokenizer of a model cannot be sent.
+        PlugrlError: the executor cannot place the processes.
     """
-    count = section.get("processes", 0)
-    if not count:
+    count, chosen = section.get("processes", 0), section.get("executor")
+    if not count and chosen is None:
         return None
+    executor: Executor | None = None
+    if chosen is not None:
+        executor = factory.build("executor", chosen, "rollout_worker.executor")
+        count = executor.workers
     monitor = run.guards.policy
     restarts, health = monitor.max_worker_restarts, monitor.health_check
-    pool = run.keep("worker_processes", lambda: WorkerPool(restarts, health))
     level = logging.getLogger("plugrl").getEffectiveLevel()
     setup = worker_setup(
         factory, section, services, answer_key=answer_key, prompt_key=prompt_key, level=level
     )
+    if executor is not None:
+        executor.prepare(setup)
+    # Phases of a run that want the same places share them.
+    name = "worker_processes" if executor is None else f"worker_processes of {chosen}"
+    pool = run.keep(name, lambda: WorkerPool(restarts, health, executor))
     return PooledRollouts(pool, count, setup, worker, services)

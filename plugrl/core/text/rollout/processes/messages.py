@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from plugrl.core.text.inference.tokenizer import Tokenizer
 
 
+#: What a process says.
+REPORTS = ("ready", "round", "hung", "fatal", "log")
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """An object as bytes, with the user's file that its class comes from."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from plugrl.core.config.schemas.sections import HealthCheckConfig
 from plugrl.core.errors import RunError
+from plugrl.core.text.rollout.processes.executor import Executor, LocalExecutor
 from plugrl.core.text.rollout.processes.handle import WorkerHandle, end_all
 
 
@@ -56,9 +57,16 @@ class WorkerPool:
     Args:
         max_restarts: how many processes may die and be replaced.
         health: whether and how often they are looked after.
+        executor: where they live; None: on this machine.
     """
 
-    def __init__(self, max_restarts: int = 10, health: HealthCheckConfig | None = None) -> None:
+    def __init__(
+        self,
+        max_restarts: int = 10,
+        health: HealthCheckConfig | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self._executor = executor or LocalExecutor()
         self._max_restarts = max_restarts
         self._handles: list[WorkerHandle | None] = []
         self._deaths = 0
@@ -77,8 +85,11 @@ class WorkerPool:
         """A process by its index; it is started when there is none."""
         self._handles += [None] * (index + 1 - len(self._handles))
         found = self._handles[index]
+        if found is not None and self._executor.is_outdated(found):
+            found.kill()
+            found = None
         if found is None:
-            found = self._handles[index] = WorkerHandle(f"worker-{index + 1}")
+            found = self._handles[index] = self._executor.start(f"worker-{index + 1}")
         return found
 
     def replace(self, index: int, reason: str) -> WorkerHandle:
@@ -131,3 +142,4 @@ class WorkerPool:
             self._health.close()
         handles, self._handles = self._handles, []
         end_all([handle for handle in handles if handle is not None])
+        self._executor.close()

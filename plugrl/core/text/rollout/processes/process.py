@@ -16,14 +16,17 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.component import build
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.plugins.user_code.error_location import TRACE, format_traceback, one_line
+from plugrl.core.plugins.user_code.relocation import relocate, relocated_values
 from plugrl.core.text.rollout.attempts import Attempts
 from plugrl.core.text.rollout.failures import failed_trajectory, place_of, worker_label
 from plugrl.core.text.rollout.judge import make_evaluator
@@ -84,6 +87,7 @@ class WorkerProcess:
         self._worker: RolloutWorker | None = None
         self._attempts: Attempts | None = None
         self._running: tuple[int, float] = (IDLE, 0.0)
+        self._watching = False
         self._waiting: dict[int, Pending] = {}
         self._asks = 0
         self._done: list[tuple[int, bytes]] = []
@@ -131,16 +135,18 @@ class WorkerProcess:
         self._attempts = None
         logging.getLogger("plugrl").setLevel(setup.level)
         registry = default_registry()
-        worker: RolloutWorker = build(registry.load(setup.worker), setup.section)
-        if setup.section.get("evaluator") is not None:
+        section = _section_here(setup.section)
+        worker: RolloutWorker = build(registry.load(setup.worker), section)
+        if section.get("evaluator") is not None:
             worker.evaluator = make_evaluator(
                 Factory(registry, setup.evaluators),
-                setup.section["evaluator"],
+                section["evaluator"],
                 "rollout_worker.evaluator",
                 reference_key=setup.reference_key,
                 prompt_key=setup.prompt_key,
             )
-        if self._setup is None and setup.timeout is not None:
+        if not self._watching and setup.timeout is not None:
+            self._watching = True
             threading.Thread(target=self._watch, name="plugrl-watch", daemon=True).start()
         self._setup, self._worker = setup, worker
         self._attempts = Attempts(
@@ -266,6 +272,12 @@ class WorkerProcess:
                 leave()
 
 
+def _section_here(section: Any) -> Any:
+    """The section with the paths of this machine, which is the driver's unless files travelled."""
+    here = relocated_values(section)
+    return section if here is section else ConfigView(here, "rollout_worker", checked=True)
+
+
 def _problems(sent: list[tuple[int, bytes]]) -> dict[int, Prompt]:
     """The problems that the driver sent, by the number of the attempt."""
     try:
@@ -282,8 +294,13 @@ def leave() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def main() -> None:
-    """Run a worker process; the descriptors of connection and shared memory are arguments."""
+def main(files: Mapping[str, str]) -> None:
+    """Run a worker process; the descriptors of connection and shared memory are arguments.
+
+    Args:
+        files: where folders of the driver's machine are on this one.
+    """
+    relocate(files)
     connection, memory = map(int, sys.argv[1:3])
     process = WorkerProcess(Connection(connection), mmap.mmap(memory, SHARED))
     logging.getLogger().addHandler(_Forward(process))

@@ -202,11 +202,14 @@ class Seats(ABC):
         if not old.ready:
             suspects, what = set(), "built its worker"
         elif culprit in seat.open:
-            what = f"attempted problem {self._items[culprit].prompt.index}"
+            item = self._items[culprit]
+            what = f"attempted problem {item.prompt.index} in step {item.context.step}"
         else:
             what = f"had {len(seat.open)} attempts"
         self.release_process(seat, old)
         how = old.end()
+        if old.blameless:
+            suspects = set()
         seat.handle = self._pool.replace(seat.index, f"{old.name} {how} while it {what}")
         self.attach_process(seat)
         for number in sorted(suspects):

@@ -1,0 +1,70 @@
+"""``Executor``: where the worker processes of a run live."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from plugrl.core.component import Component
+from plugrl.core.config.schemas.schema import described
+from plugrl.core.text.rollout.processes.handle import ProcessHandle, WorkerHandle
+
+if TYPE_CHECKING:
+    from plugrl.core.text.rollout.processes.messages import Setup
+
+
+@dataclass
+class ExecutorConfig:
+    """How many worker processes there are."""
+
+    workers: int = described(
+        2, "processes that run the worker and its evaluator", at_least=1, at_most=10**4
+    )
+
+
+class Executor(Component, ABC):
+    """Starts the processes that run a rollout worker, on other machines for example.
+
+    What the processes do, in which order they are asked and what happens when one dies is the same
+    wherever they live, and so are the numbers in ``sync``.
+    """
+
+    Config: ClassVar[type] = ExecutorConfig
+
+    @property
+    def workers(self) -> int:
+        """How many processes are used."""
+        count: int = self.config.workers
+        return count
+
+    def prepare(self, setup: Setup) -> None:
+        """Make sure that the processes of a setup can be started, before the first is.
+
+        Raises:
+            PlugrlError: they do not fit, or a machine lacks a package or has another version.
+        """
+
+    @abstractmethod
+    def start(self, name: str) -> WorkerHandle:
+        """Start a process without waiting for it; ``name`` is what messages call it."""
+
+    def is_outdated(self, handle: WorkerHandle) -> bool:
+        """Whether an idle process should be started anew elsewhere."""
+        return False
+
+    def describe(self, handles: Iterable[WorkerHandle | None]) -> list[dict[str, str]]:
+        """Where each process lives, as the run's page lists it."""
+        return []
+
+    def close(self) -> None:
+        """Free what the processes shared; they have ended."""
+
+
+class LocalExecutor(Executor):
+    """Processes of this machine."""
+
+    def start(self, name: str) -> WorkerHandle:
+        """Start a process; see the base class."""
+        return ProcessHandle(name)
