@@ -4,9 +4,9 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 
+import forking
+import kills
 import pytest
 
 import plugrl
@@ -108,8 +108,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(tmp_path):
 
 
 def plugrl_command(*words, folder):
-    command = [sys.executable, "-m", "plugrl", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    return forking.run(["-m", "plugrl", *words], cwd=folder, libraries=kills.LIBRARIES)
 
 
 def test_other_processes_say_where_the_function_is_and_take_it_from_a_file(tmp_path):

@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 
+import forking
 import pytest
 import torch
-from waiting import DEADLINE
 
 from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.text.jobs.fine_tuning import SupervisedExample
@@ -172,10 +171,7 @@ def test_a_job_survives_a_kill_at_every_write(tmp_path):
     whole.switch_to_next_model()
 
     def run(kill_at, folder):
-        return subprocess.run(
-            [sys.executable, str(script), str(kill_at), str(folder)],
-            capture_output=True, text=True, timeout=DEADLINE, check=False,
-        )  # fmt: skip
+        return forking.run([script, kill_at, folder])
 
     count = int(run(0, tmp_path / "counted").stdout.split()[1])
     assert count > 12

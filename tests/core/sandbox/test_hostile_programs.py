@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import hostile
+import kills
 import pytest
 
 from plugrl.core.sandbox.box import Box
@@ -173,8 +174,7 @@ WEAKER = {
 }
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("lacks", WEAKER.values(), ids=WEAKER)
+@pytest.mark.parametrize("lacks", kills.tiers([WEAKER["no namespaces"]], WEAKER.values()))
 def test_what_holds_without_namespaces(lacks, box, program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("boxes")
     rows = [(row.verdicts, program(row.text)) for row in hostile.REFUSED + hostile.GREEDY]
