@@ -32,10 +32,11 @@ def sampled(rows: Sequence[Any], number: int, seed: int = 0) -> list[Any]:
     return tiers([row for i, row in enumerate(rows) if i in drawn], rows)
 
 
-def sampled_of_each(kinds: Iterable[Sequence[Any]], seed: int = 0) -> list[Any]:
-    """Likewise, with one row of each kind in ``integration``."""
+def sampled_of_each(kinds: Iterable[Sequence[Any]], seed: int = 0, number: int = 1) -> list[Any]:
+    """Likewise, with ``number`` rows of each kind in ``integration``."""
     draw, kinds = random.Random(seed), [list(rows) for rows in kinds]
-    return tiers([draw.choice(rows) for rows in kinds], [row for rows in kinds for row in rows])
+    few = [row for rows in kinds for row in draw.sample(rows, number)]
+    return tiers(few, [row for rows in kinds for row in rows])
 
 
 def tiers(few: Iterable[Any], all_rows: Iterable[Any]) -> list[Any]:
