@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from plugrl.core import experiment
+from plugrl.core.config.sources.merge import inherit
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.run.atomic_writes import dump_yaml, write_text
@@ -107,9 +108,9 @@ class Algorithm:
 
     def __init__(self, own: Mapping[str, Any], sections: Mapping[str, Any]) -> None:
         name = type(self).__name__.lower()
-        self._config = merged(
+        self._config = inherit(
             {"experiment_name": name, **own, "trainer": {"type": self.trainer, **own["trainer"]}},
-            sections,
+            plain(sections),
         )
         self._rows: Sequence[Mapping[str, Any]] | None = None
         self._reward: Any = None
@@ -136,7 +137,7 @@ class Algorithm:
             )
         config = self.config
         if named is not None:
-            config = merged(config, {"rollout_worker": {"evaluator": named}})
+            config = inherit(config, {"rollout_worker": {"evaluator": named}})
         path = Path(path)
         try:
             self._write_rows()
@@ -148,7 +149,7 @@ class Algorithm:
     def _train(self, changed: Mapping[str, Any], callbacks: Iterable[Any]) -> RunResult:
         self._write_rows()
         return train(
-            merged(self._config, changed),
+            inherit(self._config, changed),
             reward=self._reward,
             reward_weights=self._reward_weights,
             callbacks=callbacks,
@@ -363,7 +364,7 @@ class ControlAlgorithm(Algorithm):
         if total_steps is None and "num_iterations" not in self._config["rl"]:
             total_steps = self.total_steps
         if total_steps is not None:
-            self._config = merged(self._config, self._length(total_steps))
+            self._config = inherit(self._config, self._length(total_steps))
 
     def train(self, total_steps: int | None = None, *, callbacks: Iterable[Any] = ()) -> RunResult:
         """Train in a new run folder; the errors are those of :func:`plugrl.train`.
@@ -428,22 +429,6 @@ class TD3(ControlAlgorithm):
     total_steps = 20_000
     body: ClassVar[Mapping[str, Any]] = {"hidden": [256, 256], "activation": "relu"}
     _batch = 1000
-
-
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings; where both have a key, mappings are merged and other values are the second's.
-
-    A mapping of another ``type`` replaces the first one whole.
-    """
-    both = dict(first)
-    for key, value in second.items():
-        held = both.get(key)
-        if isinstance(held, Mapping) and isinstance(value, Mapping):
-            other = value.get("type", held.get("type")) != held.get("type")
-            both[key] = dict(value) if other else merged(held, value)
-        else:
-            both[key] = plain(value)
-    return both
 
 
 def data_section(

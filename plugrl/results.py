@@ -194,9 +194,7 @@ class RunResult(TrainedRun):
             ConfigError: the evaluation does not fit the run.
         """
         with self._opened(checkpoint, evaluation, overrides) as loaded:
-            if evaluation in loaded.trainer.reports:
-                return loaded.trainer.report(evaluation, None, loaded.origin)
-            return loaded.trainer.evaluate()
+            return loaded.evaluate(evaluation)
 
     def resume(self, *, reward: Any = None, callbacks: Sequence[Any] = ()) -> RunResult:
         """Continue the run where it stopped; one that is done is left as it is.

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import plugrl
-from plugrl.api import data_section, merged
+from plugrl.api import data_section
 from plugrl.core.errors import ConfigError, UsageError
 
 TINY = {"config": {"model_type": "qwen3"}, "tokenizer": {"characters": "0123"}}
@@ -112,17 +112,6 @@ def test_config_is_a_copy() -> None:
     form = plugrl.DQN("CartPole-v1")
     form.config["rl"]["num_iterations"] = -1
     assert form.config["rl"]["num_iterations"] == 100
-
-
-def test_a_component_of_another_type_replaces_the_whole_section() -> None:
-    first = {"worker": {"type": "a", "x": 1}, "deep": {"y": {"z": 1, "w": 2}}, "same": {"x": 1}}
-    second = {"worker": {"type": "b"}, "deep": {"y": {"z": 3}}, "same": {"x": 2}, "new": [1]}
-    assert merged(first, second) == {
-        "worker": {"type": "b"},
-        "deep": {"y": {"z": 3, "w": 2}},
-        "same": {"x": 2},
-        "new": [1],
-    }
 
 
 class _DataSet:

@@ -52,23 +52,21 @@ def command(
     from plugrl.core.loaded_run import open_checkpoint
     from plugrl.core.run.checkpoints.checkpoint import step_of
 
-    folder = None
+    folder, file = None, None
     with open_checkpoint(
         target, evaluation, overrides or [], runs_folder=runs_folder, checkpoint=checkpoint
     ) as saved:
-        if evaluation in saved.trainer.reports:
-            folder = None if output is None else Path(output)
-            metrics = saved.trainer.report(evaluation, folder, saved.origin)
-        else:
-            if output is not None:
-                check_writable(output)
-            metrics = saved.trainer.evaluate()
-            if output is not None:
-                # A trainer inside a sequence counts the steps of its phase, a checkpoint those
-                # of all.
-                step = step_of(Path(saved.origin))
-                moved = {} if step < 0 else {"step": step}
-                write_lines(output, [{**record, **moved} for record in saved.run.samples])
+        if output is not None and evaluation in saved.trainer.reports:
+            folder = Path(output)
+        elif output is not None:
+            file = output
+            check_writable(file)
+        metrics = saved.evaluate(evaluation, folder)
+        if file is not None:
+            # A trainer inside a sequence counts the steps of its phase, a checkpoint those of all.
+            step = step_of(Path(saved.origin))
+            moved = {} if step < 0 else {"step": step}
+            write_lines(file, [{**record, **moved} for record in saved.run.samples])
     if as_json:
         written = {} if folder is None else {"folder": str(folder)}
         emit_json({"evaluated": saved.origin, "metrics": metrics, **written})

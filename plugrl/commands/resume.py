@@ -28,7 +28,7 @@ def command(
     from pathlib import Path
 
     from plugrl.commands._output import set_verbosity
-    from plugrl.commands._summary import emit_summaries
+    from plugrl.commands._results import emit_results
     from plugrl.core.errors import UsageError
     from plugrl.core.experiment import resume
     from plugrl.core.run.folder import find
@@ -41,4 +41,4 @@ def command(
             f"{folder / 'config.yaml'} {' '.join(context.args)}"
         )
     verbosity = set_verbosity(verbose=verbose, quiet=quiet)
-    emit_summaries([resume(folder)], verbosity)
+    emit_results([resume(folder)], verbosity)

@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Train as a configuration says, in a new run folder."""
     from plugrl.commands._output import set_verbosity
-    from plugrl.commands._summary import emit_summaries
+    from plugrl.commands._results import emit_results
     from plugrl.core.experiment import prepare, start
 
     words, paths = overrides or [], config_path or []
@@ -59,12 +59,12 @@ def command(
     experiment = prepare(config, words, config_path=paths, setup=True)
     experiment.warn_unchecked()
     if seeds == 1:
-        emit_summaries([start(experiment)], verbosity)
+        emit_results([start(experiment)], verbosity)
         return
     first = int(experiment.validated.tree["seed"])
     numbered = ([*words, f"seed={seed}"] for seed in range(first, first + seeds))
     trained = [start(prepare(config, given, config_path=paths, setup=True)) for given in numbered]
-    emit_summaries(trained, verbosity)
+    emit_results(trained, verbosity)
 
 
 def _try(experiment: Experiment) -> None:

@@ -47,6 +47,18 @@ class LoadedRun:
     #: Of the run; None: a model folder was loaded.
     folder: Path | None = None
 
+    def evaluate(self, evaluation: str, output: Path | None = None) -> dict[str, float]:
+        """Held-out metrics of the evaluation that the trainer was opened for.
+
+        Args:
+            evaluation: as of :func:`open_checkpoint`.
+            output: the folder for the files of one of the trainer's own ``reports``, which alone
+                have some; None: nothing is written.
+        """
+        if evaluation in self.trainer.reports:
+            return self.trainer.report(evaluation, output, self.origin)
+        return self.trainer.evaluate()
+
 
 def is_model(target: str) -> bool:
     """Whether ``target`` is a model folder as ``save_pretrained`` writes it."""

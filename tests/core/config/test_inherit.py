@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from plugrl.core.config.sources.merge import inherit
 from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
@@ -106,3 +107,19 @@ def test_a_rule_that_looks_a_wrong_value_up_says_nothing_more(tmp_path):
     (fault,) = caught.value.faults
     assert "agents.left.update_schedule.type" in str(fault)
     assert "BAD" not in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("default", "entry", "both"),
+    [
+        ({"type": "a", "x": 1}, {"type": "b"}, {"type": "b"}),
+        ({"type": "a", "x": 1}, "b", {"type": "b"}),
+        ({"type": "a", "x": 1}, "a", {"type": "a", "x": 1}),
+        ({"type": "a", "x": 1}, {"custom_module_path": "w.py"}, {"custom_module_path": "w.py"}),
+        ({"y": {"z": 1, "w": 2}}, {"y": {"z": 3}}, {"y": {"z": 3, "w": 2}}),
+        ({"x": 1}, {"x": 2, "new": [1]}, {"x": 2, "new": [1]}),
+        ("a", {"x": 1}, {"x": 1}),
+    ],
+)
+def test_mappings_change_key_by_key_unless_another_component_is_picked(default, entry, both):
+    assert inherit({"s": default}, {"s": entry}) == {"s": both}

@@ -11,13 +11,15 @@ from plugrl.core.wording import shown
 
 if TYPE_CHECKING:
     from plugrl.core.config.validated import ValidatedConfig
+    from plugrl.core.experiment import TrainedRun
     from plugrl.core.plugins.registry import Registry
+    from plugrl.results import RunResult
 
 #: Runs of one command that get a line of their own.
 _ROWS = 10
 
 
-def emit_summaries(runs: Sequence[Any], verbosity: Verbosity) -> None:
+def emit_results(runs: Sequence[TrainedRun], verbosity: Verbosity) -> None:
     """Print what runs came to and what to do next: fifteen lines at most, or all metrics too.
 
     Args:
@@ -25,32 +27,29 @@ def emit_summaries(runs: Sequence[Any], verbosity: Verbosity) -> None:
         verbosity: quiet prints the folders alone, verbose the table of metrics besides.
     """
     from plugrl.core.plugins.user_code.working_folder import display_path
-    from plugrl.core.run.records.summary import summary
+    from plugrl.results import RunResult
 
     if verbosity == "quiet":
         for run in runs:
             print(shown(str(display_path(run.folder))))
         return
-    if len(runs) == 1:
-        names = [phase.get("name", "") for phase in runs[0].config.trainer.get("phases") or ()]
-        lines = summary(runs[0].folder, names)
-        following = next_commands(runs[0])
-        lines += [f"{'next':<8}{line}" for line in following]
-        print(shown("\n".join(lines)))
+    results = [RunResult.of(run) for run in runs]
+    if len(results) == 1:
+        following = [f"{'next':<8}{line}" for line in next_commands(results[0])]
+        print(shown("\n".join([results[0].summary(), *following])))
     else:
-        _emit_several(runs)
+        _emit_several(results)
     if verbosity == "verbose":
         emit_runs(runs)
 
 
-def _emit_several(runs: Sequence[Any]) -> None:
+def _emit_several(runs: Sequence[RunResult]) -> None:
     """One line a run, and the mean over all."""
     from plugrl.core.plugins.user_code.working_folder import display_path
-    from plugrl.core.run.records.headline import headline_of
 
     rows, ends, metric = [], [], None
     for run in runs:
-        found = headline_of(run.status, run.metrics)
+        found = run.headline
         row: dict[str, Any] = {"seed": run.config.seed, "state": run.status["state"]}
         if found is not None:
             metric = found.metric
@@ -65,7 +64,7 @@ def _emit_several(runs: Sequence[Any]) -> None:
         print(shown(f"{metric}: mean of the last {sum(ends) / len(ends):.4g} ({spread})"))
 
 
-def next_commands(run: Any) -> list[str]:
+def next_commands(run: TrainedRun) -> list[str]:
     """The commands that fit what was trained, with the run filled in."""
     from plugrl.core.errors import PlugrlError
     from plugrl.core.experiment import prepare
