@@ -17,7 +17,7 @@ COMMANDS = sorted(
     {
         (*found.groups(), text)
         for room in ROOMS
-        for _, text in texts(room)
+        for _, text in texts(room, "install")
         for found in _INSTALL.finditer(text)
     }
 )

@@ -36,7 +36,8 @@ from pathlib import Path
 
 from waiting import DEADLINE
 
-LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.console typer yaml jinja2
+LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.console typer
+    typer._adapters yaml jinja2
     safetensors.torch transformers transformers.activations transformers.cache_utils
     transformers.masking_utils transformers.modeling_layers transformers.modeling_utils
     transformers.models.auto.modeling_auto transformers.models.qwen3.modeling_qwen3

@@ -200,13 +200,17 @@ _RECOMMENDS = re.compile(
 _DESCRIBE = {"described", "component", "Argument", "Option"}
 
 
-def texts(room: str) -> Iterator[tuple[str, str]]:
-    """File without suffix, and fixed parts, of each text of a room that recommends something."""
+def texts(room: str, word: str = "") -> Iterator[tuple[str, str]]:
+    """File without suffix, and fixed parts, of each text of a room that recommends something.
+
+    With ``word``, of the files alone that have it.
+    """
     root = Path(plugrl.__file__).parent
     for path in sorted((root / room).rglob("*.py")):
         name = str(path.relative_to(root).with_suffix(""))
         if next(each for each in ROOMS if name.startswith(each)) == room:
-            for text in _constants(ast.parse(path.read_text(encoding="utf-8"))):
+            source = path.read_text(encoding="utf-8")
+            for text in _constants(ast.parse(source)) if word in source else ():
                 if _RECOMMENDS.search(text):
                     yield name, text
 
