@@ -98,6 +98,9 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.environment.protocol_environment import (
         ProtocolEnvironment as ProtocolEnvironment,
     )
+    from plugrl.core.tensordict.environment.tensor_environment import (
+        TensorEnvironment as TensorEnvironment,
+    )
     from plugrl.core.tensordict.environment.vector_environment import AgentSpaces as AgentSpaces
     from plugrl.core.tensordict.environment.vector_environment import AgentStep as AgentStep
     from plugrl.core.tensordict.environment.vector_environment import (
@@ -267,6 +270,7 @@ _MODULES = {
         "AgentStep",
         "VectorEnvironment",
     ),
+    "plugrl.core.tensordict.environment.tensor_environment": ("TensorEnvironment",),
     "plugrl.core.tensordict.environment.labelled_dataset": ("Labelled",),
     "plugrl.core.tensordict.environment.layout": ("Layout",),
     "plugrl.core.tensordict.environment.message_space": ("MessageSpace",),

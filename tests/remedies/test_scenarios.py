@@ -1121,6 +1121,25 @@ ROWS: list[Row] = [
         base="nets",
     ),
     row(
+        "scenario= scenario={type: tensor, num_envs: 4}",
+        "is missing; name one, such as CartPole-v1",
+        "scenario={type: tensor, environment: CartPole-v1, num_envs: 4}",
+        base="nets",
+    ),
+    row(
+        "scenario= scenario={type: tensor, environment: CartPole, num_envs: 4}",
+        "or name one of yours as module:Class",
+        "scenario={type: tensor, environment: CartPole-v1, num_envs: 4}",
+        base="nets",
+    ),
+    row(
+        "scenario= scenario={type: tensor, environment: 'torchrl.envs:GymEnv'}",
+        "is no subclass of TensorEnvironment; write",
+        "scenario={type: torchrl, environment: 'torchrl.envs:GymEnv',"
+        " env_kwargs: {env_name: CartPole-v1}}",
+        base="nets",
+    ),
+    row(
         "rollout_worker.evaluator=null",
         "name what rewards an answer, such as exact_match",
         "rollout_worker.evaluator=exact_match",

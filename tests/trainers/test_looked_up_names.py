@@ -87,6 +87,11 @@ _TREES: dict[str, dict[str, Any]] = {
     "cartpole": {
         "trainer": "vanilla_ppo", "scenario": {"type": "gymnasium", "id": "CartPole-v1"}, **_RL,
     },
+    "tensors": {
+        "trainer": "vanilla_ppo",
+        "scenario": {"type": "tensor", "environment": "CartPole-v1", "num_envs": 4},
+        **_RL,
+    },
     "torchrl": {
         "trainer": "vanilla_ppo",
         "scenario": {
@@ -769,6 +774,13 @@ ROWS = [
         "{probe}",
     ),
     Row(
+        "TensorConfig.environment",
+        "tensors",
+        {"scenario": {"environment": "CartPole-v0"}},
+        "scenario.environment",
+        "CartPole-v1",
+    ),
+    Row(
         "TorchrlConfig.environment",
         "torchrl",
         {"scenario": {"environment": "torchrl.envs:GymEnvv"}},
@@ -967,7 +979,12 @@ REASONS: dict[str, str] = {
         _ANY_WORDS,
     ),
     **dict.fromkeys(
-        ["GymnasiumConfig.env_kwargs", "PettingZooConfig.env_kwargs", "TorchrlConfig.env_kwargs"],
+        [
+            "GymnasiumConfig.env_kwargs",
+            "PettingZooConfig.env_kwargs",
+            "TensorConfig.env_kwargs",
+            "TorchrlConfig.env_kwargs",
+        ],
         _THEIRS,
     ),
     **dict.fromkeys(

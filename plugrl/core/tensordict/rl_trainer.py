@@ -21,12 +21,15 @@ from plugrl.core.tensordict.agents.preflight import batch_fault, frames_faults, 
 from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.episodes import episode_metrics
 from plugrl.core.tensordict.collect.normalisation import Normalisers, scaled_shape
+from plugrl.core.tensordict.collect.tensor_collector import TensorCollector
+from plugrl.core.tensordict.environment.tensor_environment import TensorEnvironment
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learn.compiled_loss import worth_compiling
 from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.learn.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.learn.message_regression import MessageRegression, regression_for
 from plugrl.core.tensordict.learn.optimizer import optimizer_for
+from plugrl.core.tensordict.learn.replayed_learner import ReplayedLearner
 from plugrl.core.tensordict.policy import Policy
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import IterationContext, TensorDictTrainer, attach_progress_bar
@@ -142,6 +145,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
 
     def _set_up(self, environment: VectorEnvironment) -> None:
         rl, seed = self.hyper_params.rl, self.hyper_params.seed
+        if isinstance(environment, TensorEnvironment):
+            environment.to(self.device)
         fault = self.turns_fault(self.hyper_params) if environment.takes_turns else None
         if fault is not None:
             raise ConfigError(f"agents of {self.scenario_instance.name} take turns, {fault}")
@@ -150,10 +155,11 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._build_learners()
         normalisers = self._build_normalisers(environment)
         self._regression = regression_for(environment, self.hyper_params.message_regression, seed)
-        self._collector = _collector_for(environment)(
+        actors = self._build_actors()
+        self._collector = _collector_for(environment, actors, normalisers)(
             environment,
             self._policies.policy_of,
-            self._build_actors(),
+            actors,
             steps=self._steps(environment),
             normalisers=normalisers,
         )
@@ -188,7 +194,10 @@ class TensorDictRlTrainer(TensorDictTrainer):
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
             module, gae = self._loss_of(agent)
-            self._learners[name] = Learner(
+            on_device = isinstance(
+                self.scenario_instance.train_environment, TensorEnvironment
+            ) and ReplayedLearner.takes(gae)
+            self._learners[name] = (ReplayedLearner if on_device else Learner)(
                 agent,
                 module,
                 gae,
@@ -304,23 +313,15 @@ class TensorDictRlTrainer(TensorDictTrainer):
     def _learn_policy(
         self, learner: Learner, batch: TensorDict, iteration: int
     ) -> dict[str, float]:
-        rl = self.hyper_params.rl
-        batch = batch.to(self.device) if self.device.type != "cpu" else batch
-        estimates = learner.estimate(batch)
-        if not self.loss_reads_next and "advantage" in batch:
-            batch = batch.exclude("next")
-        rows = valid_rows(batch)
-        if rows.batch_size[0] == 0:
-            return {}
-        guards = self.run.guards
-        report = learner.learn(
-            rows,
+        rl, guards = self.hyper_params.rl, self.run.guards
+        return learner.learn_batch(
+            batch.to(self.device) if self.device.type != "cpu" else batch,
             self._orders[learner.agent.name],
             epochs=rl.num_epochs,
-            minibatch_size=rl.minibatch_size or rows.batch_size[0],
+            minibatch_size=rl.minibatch_size,
+            reads_next=self.loss_reads_next,
             not_finite=lambda name, value: guards.check_finite(name, value, step=iteration),
         )
-        return {**report, **estimates}
 
     # -- evaluation -------------------------------------------------------------------------
 
@@ -435,20 +436,14 @@ class TensorDictRlTrainer(TensorDictTrainer):
         self._pending_state = None
 
 
-def _collector_for(environment: VectorEnvironment) -> type[Collector]:
-    """Arrays, unless the environment is one for TorchRL's own collector."""
+def _collector_for(
+    environment: Any, actors: Mapping[str, Any], normalisers: Normalisers
+) -> type[Any]:
+    """Arrays, unless the environment is one for TorchRL's own collector or steps as tensors."""
+    if TensorCollector.takes(environment, actors, normalisers):
+        return TensorCollector
     if getattr(environment, "torchrl_environment", None) is None:
         return Collector
     from plugrl.core.tensordict.collect.torchrl_collector import TorchrlCollector
 
     return TorchrlCollector
-
-
-def valid_rows(batch: TensorDict) -> TensorDict:
-    """The rows of a batch ``[R, T]`` that may be learned from, as ``[rows]``.
-
-    What says which these are is left out.
-    """
-    valid = batch["valid"]
-    batch = batch.exclude("valid", "acting", "waiting")
-    return batch.reshape(-1) if bool(valid.all()) else batch[valid]

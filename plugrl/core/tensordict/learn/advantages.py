@@ -87,6 +87,28 @@ class GeneralisedAdvantage:
             return {}
         return {"explained_variance": 1 - float(advantage.var(correction=0)) / spread}
 
+    @torch.no_grad()
+    def on_device(self, batch: TensorDict) -> dict[str, torch.Tensor]:
+        """As a call, for a batch of steps that are all valid, without a look at any value.
+
+        A GPU can replay it. The value head is asked about what followed each step.
+        """
+        reward, done, terminated = _steps(batch)
+        value = self._agent.value(batch["observation"])
+        next_value = self._agent.value(batch["next", "observation"])
+        advantage = gae(
+            reward,
+            value,
+            self._gamma,
+            self._lmbda,
+            next_values=next_value,
+            terminated=terminated,
+            done=done,
+        )
+        target = advantage + value
+        _write(batch, state_value=value, advantage=advantage, value_target=target)
+        return {"explained_variance": 1 - advantage.var(correction=0) / target.var(correction=0)}
+
     def _values(self, batch: TensorDict, done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Values of all steps and of what followed them, ``[R, T]``."""
         value = self._agent.value(batch["observation"])
@@ -150,6 +172,13 @@ class RewardToGo:
                 known=own,
             )
         _write(batch, advantage=to_go)
+        return {}
+
+    @torch.no_grad()
+    def on_device(self, batch: TensorDict) -> dict[str, torch.Tensor]:
+        """As a call, for a batch of steps that are all valid, without a look at any value."""
+        reward, done, _ = _steps(batch)
+        _write(batch, advantage=discounted_sum(reward, self._gamma, done=done))
         return {}
 
 

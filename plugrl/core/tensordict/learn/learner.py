@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,6 +94,44 @@ class Learner:
         with torch.no_grad():
             answer = self._gae(batch, **(self._value_parameters() if of_torchrl else {}))
         return answer if isinstance(answer, dict) else {}
+
+    def learn_batch(
+        self,
+        batch: TensorDict,
+        order: np.random.Generator,
+        *,
+        epochs: int,
+        minibatch_size: int | None,
+        reads_next: bool,
+        not_finite: NotFinite,
+    ) -> dict[str, float]:
+        """Estimate the advantages of a batch ``[R, T]`` and learn from its valid steps.
+
+        Args:
+            batch: as a collector gives it; advantages are written into it.
+            order: shuffles its steps.
+            epochs: how often all are passed over.
+            minibatch_size: steps of one optimizer step; None: all.
+            reads_next: whether the loss reads what followed a step, once its advantage is there.
+            not_finite: see :meth:`learn`.
+
+        Returns:
+            What :meth:`learn` and :meth:`estimate` give; nothing where no step is valid.
+        """
+        estimates = self.estimate(batch)
+        if not reads_next and "advantage" in batch:
+            batch = batch.exclude("next")
+        rows = valid_rows(batch)
+        if rows.batch_size[0] == 0:
+            return {}
+        report = self.learn(
+            rows,
+            order,
+            epochs=epochs,
+            minibatch_size=minibatch_size or rows.batch_size[0],
+            not_finite=not_finite,
+        )
+        return {**report, **estimates}
 
     def _value_parameters(self) -> dict[str, Any]:
         # TorchRL's functional losses hold the critic's parameters beside an empty network.
@@ -232,9 +270,24 @@ class Means:
 
 def minibatches(rows: TensorDict, size: int, order: np.random.Generator) -> Iterator[TensorDict]:
     """All rows once, shuffled, in parts near ``size`` that differ by at most one row."""
+    shuffled = rows[torch.from_numpy(order.permutation(rows.batch_size[0]))]
+    yield from parts_near(shuffled, size)
+
+
+def parts_near(rows: TensorDict, size: int) -> Sequence[TensorDict]:
+    """Rows in their order, in parts near ``size`` that differ by at most one row."""
     count = rows.batch_size[0]
     parts = max(1, round(count / size))
     small, larger = divmod(count, parts)
     sizes = [small + 1] * larger + [small] * (parts - larger)
-    shuffled = rows[torch.from_numpy(order.permutation(count))]
-    yield from shuffled.split(sizes) if parts > 1 else (shuffled,)
+    return rows.split(sizes) if parts > 1 else (rows,)
+
+
+def valid_rows(batch: TensorDict) -> TensorDict:
+    """The rows of a batch ``[R, T]`` that may be learned from, as ``[rows]``.
+
+    What says which these are is left out.
+    """
+    valid = batch["valid"]
+    batch = batch.exclude("valid", "acting", "waiting")
+    return batch.reshape(-1) if bool(valid.all()) else batch[valid]

@@ -83,7 +83,11 @@ class AgentOptimizer:
         self._lr_factor = factor
         for adam in self._adams.values():
             for group in adam.param_groups:
-                group["lr"] = group["initial_lr"] * factor
+                lr = group["initial_lr"] * factor
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(lr)
+                else:
+                    group["lr"] = lr
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -125,6 +129,25 @@ class AgentOptimizer:
                 continue
             if clipped is None and max_norm is not None and norm > max_norm:
                 nn.utils.clip_grads_with_norm_(learning, max_norm, total)
+            self._adams[agent].step()
+        return norms
+
+    def step_on_device(
+        self, max_norm: float | None = None, *, clipped: Mapping[str, torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """As :meth:`step`, without a look at any value, so that a GPU can replay it."""
+        norms = {}
+        for agent, learning in self.learning.items():
+            if clipped is None:
+                gradients = [p.grad for p in learning if p.grad is not None]
+                total = nn.utils.get_total_norm(gradients)
+                if max_norm is not None:
+                    nn.utils.clip_grads_with_norm_(learning, max_norm, total)
+            else:
+                total = clipped[agent]
+            norms[agent] = total
+            # Where it is set, fused kernels leave weights and moments as they are.
+            self._adams[agent].found_inf = (~total.isfinite()).float()  # type: ignore[attr-defined]
             self._adams[agent].step()
         return norms
 
@@ -200,6 +223,11 @@ def _merged(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
 
 def _adam(groups: list[dict[str, Any]], **options: Any) -> torch.optim.Adam:
     """Fused, where the device and the type of the parameters have that."""
+    device = next((p.device for group in groups for p in group["params"]), torch.device("cpu"))
+    if device.type == "cuda":
+        # Steps and rates that are read on the device, so that a step can be part of a graph.
+        groups = [{**g, "lr": torch.tensor(g["lr"], device=device)} for g in groups]
+        options["capturable"] = True
     try:
         return torch.optim.Adam(groups, fused=True, **options)
     except RuntimeError:

@@ -39,8 +39,11 @@ class Categorical(ActionDistribution):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See the base class."""
         logs = functional.log_softmax(params, -1)
-        flat = logs.detach().exp().reshape(-1, self.parameters)
-        index = torch.multinomial(flat, 1, generator=generator).reshape(params.shape[:-1])
+        probabilities = logs.detach().exp()
+        # As torch.multinomial draws one, without its look at the probabilities, for which a GPU
+        # would have to be waited for.
+        noise = torch.empty_like(probabilities).exponential_(generator=generator)
+        index = (probabilities / noise).argmax(-1)
         return index + self.start, _picked(logs, index)
 
     def divergence(self, params: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

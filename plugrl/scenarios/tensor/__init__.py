@@ -1,0 +1,1 @@
+"""Environments whose copies are stepped as tensors."""
