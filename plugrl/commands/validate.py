@@ -28,6 +28,14 @@ def command(
     setup: Annotated[
         bool, typer.Option("--setup", help="Run environment.setup_script first, as train does.")
     ] = False,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices",
+            min=1,
+            help="Also print memory and communication of each of so many devices that train.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a configuration and print its batch plan.
@@ -45,24 +53,37 @@ def command(
             raise
         emit_json({"ok": False, "faults": list(error.faults)})
         raise typer.Exit(error.exit_code) from None
-    report(experiment, as_json=as_json)
+    report(experiment, devices=devices, as_json=as_json)
 
 
-def report(experiment: Experiment, *, as_json: bool) -> None:
-    """Print that a configuration is valid, what no schema describes, and the batch plan."""
+def report(experiment: Experiment, *, devices: int | None = None, as_json: bool) -> None:
+    """Print that a configuration is valid, what no schema describes, and the batch plan.
+
+    Args:
+        experiment: that was checked.
+        devices: of which the plan is printed too; None: it is not.
+        as_json: print JSON.
+    """
     from plugrl.commands._output import emit_json
-    from plugrl.core.config.plan import batch_plan, plan_text
+    from plugrl.core.config.plan import batch_plan, device_plan, plan_text
     from plugrl.core.wording import shown
 
     validated = experiment.validated
     rows = batch_plan(validated)
+    plans = {} if devices is None else device_plan(validated, devices)
     if as_json:
         plan = [{"what": what, "count": count} for what, count in rows]
         unchecked = {"unchecked": validated.unchecked, "did_you_mean": validated.meant}
-        emit_json({"ok": True, **unchecked, "batch_plan": plan})
+        own = {name: dict(each) for name, each in plans.items()}
+        emit_json(
+            {"ok": True, **unchecked, "batch_plan": plan, **({"devices": own} if own else {})}
+        )
         return
     print("ok")
     for line in validated.unchecked_lines:
         print(shown(line))
     if rows:
         print(plan_text(rows))
+    for name, each in plans.items():
+        print(f"\nmodel {name} on {devices} devices")
+        print(plan_text(each))

@@ -24,7 +24,7 @@ def worker_findings(check: Preflight) -> Iterator[Finding]:
             'needs the package ray, which is not installed: pip install "plugrl[ray]"',
         )
         return
-    settings = check.root.settings
+    settings = check.validated.settings
     if settings.cluster.address or os.environ.get("RAY_ADDRESS"):
         return
     gpus = torch.cuda.device_count()

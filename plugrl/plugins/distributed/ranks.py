@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.run.process.cluster import settings
@@ -28,6 +28,8 @@ _PHASES = {
 _LISTEN = 3.0
 #: Seconds beyond the limit of a collective, after which nothing more is awaited.
 _GRACE = 15.0
+#: Of an error that says only that another rank did not come.
+_IN_VAIN = 2
 #: Ranks whose model is closed, for the next one: starting them takes seconds.
 _idle: list[Ranks] = []
 
@@ -48,7 +50,7 @@ class Ranks:
         self.key = _key(workers, device, timeout)
         self._timeout, self._actors = timeout, []
         self._ray = ray = connect()
-        wanted = {"CPU": 1.0, **({"GPU": 1.0} if device == "cuda" else {})}
+        wanted = _resources(device)
         self._group = ray.util.placement_group([wanted] * workers, strategy="PACK")
         start = settings().start_timeout
         if not self._group.wait(start):
@@ -101,7 +103,8 @@ class Ranks:
             getattr(actor, method).remote(*given)
             for actor, given in zip(self._actors, arguments, strict=True)
         ]
-        return self._collect(method, asked, self._timeout + _GRACE)
+        name = str(arguments[0][0]) if method == "ask" else method
+        return self._collect(name, asked, self._timeout + _GRACE)
 
     def all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every rank with the same arguments, as :meth:`each` does."""
@@ -115,14 +118,15 @@ class Ranks:
             left = max(0.0, until - time.monotonic())
             done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
             faults = dict(self._faults(asked, done))
-            if faults:
+            if faults and waiting:
                 # A rank that dies makes others fail, perhaps before anybody notices it.
-                more = ray.wait(waiting, num_returns=len(waiting), timeout=_LISTEN)[0]
+                more, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_LISTEN)
                 faults |= dict(self._faults(asked, more))
+            in_vain = all(_weight(error) == _IN_VAIN for error in faults.values())
+            if waiting and (not done or (faults and in_vain)):
+                self._fail_silent(method, [asked.index(ref) for ref in waiting], seconds)
+            if faults:
                 self._fail(method, faults)
-            if not done:
-                late = [asked.index(ref) for ref in waiting]
-                self._fail(method, {rank: TimeoutError() for rank in late}, seconds)
         return ray.get(asked)  # type: ignore[no-any-return]
 
     def _faults(self, asked: list[Any], done: Sequence[Any]) -> Iterator[tuple[int, BaseException]]:
@@ -132,7 +136,7 @@ class Ranks:
             except Exception as error:
                 yield asked.index(ref), error
 
-    def _fail(self, method: str, faults: Mapping[int, BaseException], seconds: float = 0) -> None:
+    def _fail(self, method: str, faults: Mapping[int, BaseException]) -> NoReturn:
         """End all ranks and say which one failed first, where and how."""
         self.kill()
         rank = min(faults, key=lambda number: (_weight(faults[number]), number))
@@ -140,14 +144,16 @@ class Ranks:
         cause = getattr(error, "cause", None)
         if isinstance(cause, PlugrlError):
             raise cause
-        phase = _PHASES.get(method, f"was asked for {method}")
-        if isinstance(error, TimeoutError):
-            raise RunError(
-                f"rank {rank} on node {self._nodes[rank]} did not answer in {seconds:g} s while it "
-                f"{phase}"
-            )
-        message = failure(error, actor=f"rank {rank}", node=self._nodes[rank], task=phase)
+        message = failure(error, actor=f"rank {rank}", node=self._nodes[rank], task=_phase(method))
         raise RunError(message) from error
+
+    def _fail_silent(self, method: str, ranks: Sequence[int], seconds: float) -> NoReturn:
+        """End all ranks and say which ones did not answer."""
+        self.kill()
+        raise RunError(
+            f"rank {ranks[0]} on node {self._nodes[ranks[0]]} did not answer in {seconds:g} s "
+            f"while it {_phase(method)}"
+        )
 
     def kill(self) -> None:
         """End the processes of all ranks."""
@@ -164,8 +170,19 @@ def take_ranks(workers: int, device: str, timeout: float) -> Ranks:
         if ranks.key == key:
             _idle.remove(ranks)
             return ranks
-    end_idle()
+    if _idle and _has_no_room(workers, device):
+        end_idle()
     return Ranks(workers, device, timeout)
+
+
+def _has_no_room(workers: int, device: str) -> bool:
+    free = connect().available_resources()
+    return any(free.get(kind, 0) < workers for kind in _resources(device))
+
+
+def _resources(device: str) -> dict[str, float]:
+    """What one rank takes of a machine."""
+    return {"CPU": 1.0, **({"GPU": 1.0} if device == "cuda" else {})}
 
 
 def give_back(ranks: Ranks) -> None:
@@ -198,6 +215,10 @@ def _session() -> str:
     return str(connect().get_runtime_context().get_worker_id())
 
 
+def _phase(method: str) -> str:
+    return _PHASES.get(method, f"was asked for {method}")
+
+
 def _weight(error: BaseException) -> int:
     """How much an error explains: a death first, then what is not said by waiting neighbours."""
     names = {cls.__name__ for cls in type(error).__mro__}
@@ -207,7 +228,7 @@ def _weight(error: BaseException) -> int:
     if "OutOfMemory" in text:
         return 0
     waiting = ("gloo" in text, "NCCL" in text, "Connection closed" in text, "Timed out" in text)
-    return 2 if any(waiting) else 1
+    return _IN_VAIN if any(waiting) else 1
 
 
 def _is_large(value: Any) -> bool:

@@ -25,12 +25,14 @@ from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.learn.step import accumulate_gradient
 from plugrl.plugins.distributed.passes import Part, Plan, gradients_of
+from plugrl.plugins.distributed.plan import device_rows
 from plugrl.plugins.distributed.preflight import worker_findings
 from plugrl.plugins.distributed.ranks import Ranks, give_back, is_idle, take_ranks
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.config.view import ConfigView
 
 
 @dataclass
@@ -70,6 +72,11 @@ class FsdpTrainService(TrainService):
         """What the service ``local`` looks for, and more workers than there can be."""
         yield from LocalTrainService.preflight(check)
         yield from worker_findings(check)
+
+    @classmethod
+    def device_plan(cls, model: ConfigView, devices: int) -> Sequence[tuple[str, str]]:
+        """What each of ``devices`` holds and receives."""
+        return device_rows(model, devices)
 
     def load(self, spec: ModelSpec) -> None:
         """Start the ranks and let each load its part of the model.

@@ -147,3 +147,50 @@ def layer_names(source: Any) -> Sequence[str]:
     except Exception:
         return ()
     return [name for name, _ in model.named_modules() if name]
+
+
+def options_of(source: Any) -> dict[str, Any]:
+    """The ``transformers`` configuration of ``source``, with ``model_type``; empty: there is none.
+
+    It has the size of the vocabulary, which a source of characters does not write.
+    """
+    try:
+        if not source.path:
+            options: dict[str, Any] = source.config.to_dict()
+            # What is not written has the defaults of its class.
+            whole = _configuration(source).to_dict()
+            return {**whole, **options, "vocab_size": known_vocabulary(source) or 0}
+        return dict(_configuration(source).to_dict())
+    except Exception:
+        # Another finding says what is wrong with the source.
+        return {}
+
+
+def trained_by_adapter(options: Mapping[str, Any], adapter: Any, layers: int) -> int:
+    """How many parameters a LoRA adapter has.
+
+    Args:
+        options: of the ``transformers`` configuration of a model.
+        adapter: its section.
+        layers: of the model.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
+
+    given = {key: value for key, value in options.items() if key not in _BY_LAYER}
+    name = "num_hidden_layers" if "num_hidden_layers" in given else "n_layer"
+    given[name] = 1
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(given.pop("model_type"), **given)
+        )
+    head = model.get_output_embeddings()
+    wanted = adapter.target_modules
+    count = 0
+    for path, module in model.named_modules():
+        if module is head or not isinstance(module, (torch.nn.Linear, Conv1D)):
+            continue
+        if wanted == "auto" or any(f".{path}".endswith(f".{each}") for each in wanted):
+            count += adapter.r * sum(module.weight.shape)
+    return count * layers

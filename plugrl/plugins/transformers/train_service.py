@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plugrl.core.config.preflight import Finding, Preflight
+    from plugrl.core.config.view import ConfigView
 
 
 @dataclass
@@ -85,6 +86,13 @@ class LocalTrainService(TrainService):
         """A folder or configuration that makes no model, or an adapter that cannot be made."""
         yield from source_findings(check)
         yield from adapter_findings(check)
+
+    @classmethod
+    def device_plan(cls, model: ConfigView, devices: int) -> Sequence[tuple[str, str]]:
+        """What each of ``devices`` would hold and receive under the service ``fsdp``."""
+        from plugrl.plugins.distributed.plan import device_rows
+
+        return device_rows(model, devices)
 
     def load(self, spec: ModelSpec) -> None:
         """Load the model and make its optimizer.

@@ -7,6 +7,7 @@ it, which needs no pickle: it says of each tensor where in the whole it begins.
 from __future__ import annotations
 
 import shutil
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -97,7 +98,10 @@ def read_parts(folder: Path, names: Iterable[str]) -> dict[str, torch.Tensor]:
     found = {
         name: torch.empty(there[name].size, dtype=there[name].properties.dtype) for name in names
     }
-    load(found, storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():
+        # It warns that this process alone loads.
+        warnings.simplefilter("ignore", UserWarning)
+        load(found, storage_reader=reader, no_dist=True)
     return found
 
 

@@ -194,6 +194,19 @@ class BaseTrainService(RenamedMethods, Component, ABC):
     #: Which trainers can use it, for messages.
     serves: ClassVar[str] = "trainers of its own"
 
+    @classmethod
+    def device_plan(cls, model: ConfigView, devices: int) -> Sequence[tuple[str, str]]:
+        """Memory and communication of each of ``devices`` that train a model, as (what, how much).
+
+        Args:
+            model: its entry of ``models``.
+            devices: how many there are.
+
+        Returns:
+            Nothing where the service trains on no devices of the run.
+        """
+        return ()
+
     @abstractmethod
     def load(self, spec: ModelSpec) -> None:
         """Load the model and make its optimizer.

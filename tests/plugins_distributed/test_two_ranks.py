@@ -1,0 +1,155 @@
+"""The service ``fsdp`` with two ranks: gradients, trajectories and states against ``local``."""
+
+import copy
+import os
+import signal
+
+import pytest
+import torch
+from here import ROWS, batch, local, loss, moments, spec
+
+from plugrl.core.errors import RunError
+from plugrl.core.run.checkpoints import checkpoint
+
+pytestmark = pytest.mark.integration
+
+SPLIT = {"micro_batch_size": 2, "head_chunk_tokens": 3}
+CASES = {
+    "plain": (spec(), {}),
+    "tied, in micro-batches": (spec("tied"), {**SPLIT, "value_head": True}),
+    "padded, computed again": (spec("gemma2"), {"gradient_checkpointing": True, **SPLIT}),
+    "copies on each": (spec(), {"shard": "none", "value_head": True}),
+    "adapter": (spec(adapter={}), {"value_head": True}),
+}
+
+
+def without(options):
+    return {name: value for name, value in options.items() if name != "shard"}
+
+
+def step(service, options, rows=ROWS):
+    metrics = service.forward_backward(batch(rows), loss(options))
+    return metrics, service.optimizer_step()
+
+
+def assert_close(one, other, atol):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(other[name].float(), value.float(), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_gradient_is_that_of_one_process(ranks, case):
+    model, options = CASES[case]
+    ours, expected = ranks(model, options), local(model, without(options))
+    found, wanted = step(ours, options), step(expected, options)
+    assert found[0].keys() == wanted[0].keys()
+    for name, (total, count) in wanted[0].items():
+        assert found[0][name] == (pytest.approx(total, rel=1e-6), count)
+    assert found[1]["grad_norm"] == pytest.approx(wanted[1]["grad_norm"], rel=1e-6)
+    # A tenth of the clipped gradient each; so is the bound.
+    assert_close(moments(expected), moments(ours), 1e-7)
+
+
+# A row alone leaves a rank without any; one long row against many gives unequal numbers of passes.
+@pytest.mark.parametrize("rows", [ROWS[:1], ROWS[3:5], [([2] * 30, [0] + [1] * 29), *ROWS]])
+def test_ranks_with_fewer_rows_or_none(ranks, rows):
+    options = {**SPLIT, "value_head": True}
+    ours, expected = ranks(spec("tied"), options), local(spec("tied"), options)
+    step(ours, options, rows)
+    step(expected, options, rows)
+    assert_close(moments(expected), moments(ours), 1e-7)
+    for name in ("compute_log_prob", "compute_values"):
+        wanted, found = getattr(expected, name)(batch(rows)), getattr(ours, name)(batch(rows))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
+
+
+def test_a_batch_in_which_nothing_is_trained_changes_nothing(ranks):
+    service = ranks(spec(), {})
+    before = dict(service.weights())
+    assert step(service, {}, ROWS[3:4])[1]["grad_norm"] == 0
+    assert all(torch.equal(before[name], value) for name, value in service.weights().items())
+
+
+def test_pairs_are_compared_on_one_rank(ranks):
+    from plugrl.core.config.check import configure
+    from plugrl.core.plugins.registry import default_registry
+    from plugrl.core.text.learn.losses import WeightedLoss
+    from plugrl.testing.batches import PAIRS, batch_of, trajectories
+
+    function = default_registry().get("loss", "plugrl/dpo")
+    pairs = WeightedLoss(function, configure(function, {}))
+    ours, expected = ranks(spec(), {}), local(spec(), {})
+    for service in (ours, expected):
+        service.forward_backward(batch_of(trajectories(PAIRS)), pairs)
+        service.optimizer_step()
+    assert_close(moments(expected), moments(ours), 1e-7)
+
+
+def test_twenty_steps_stay_together(ranks):
+    options = {**SPLIT, "value_head": True, "learning_rate": 1e-3}
+    ours, expected = ranks(spec("tied"), options), local(spec("tied"), options)
+    for number in range(20):
+        rows = ROWS[number % 3 :]
+        found, wanted = step(ours, options, rows), step(expected, options, rows)
+        assert found[0]["loss"][0] == pytest.approx(wanted[0]["loss"][0], abs=2e-5)
+    # AdamW divides by the gradient's size, so that where it is almost 0 roundings are as large.
+    far = max(
+        float((ours_ - wanted_).abs().max())
+        for ours_, wanted_ in zip(ours.weights().values(), expected.weights().values(), strict=True)
+    )
+    assert far < 0.02 * 20 * 1e-3
+
+
+@pytest.mark.parametrize("case", ["tied, in micro-batches", "adapter"])
+def test_a_state_goes_from_two_ranks_to_one_to_two_and_to_local(ranks, case, tmp_path):
+    model, options = CASES[case]
+    two = ranks(model, options)
+    step(two, options)
+    saved = checkpoint.load(checkpoint.save(tmp_path, 1, {"own": two.state_dict()}))["own"]
+    assert not list(tmp_path.rglob("*.metadata")), "DCP writes its plans as pickle elsewhere"
+    held = copy.deepcopy(two.state_dict())
+    wanted = step(two, options)
+    two.close()
+    alone = local(model, options)
+    alone.load_state_dict(saved)
+    assert step(alone, options)[1]["grad_norm"] == pytest.approx(wanted[1]["grad_norm"], rel=1e-6)
+    one = ranks(model, options, workers=1)
+    one.load_state_dict(saved)
+    between = checkpoint.load(checkpoint.save(tmp_path, 2, {"own": one.state_dict()}))["own"]
+    one.close()
+    again = ranks(model, options)
+    again.load_state_dict(between)
+    assert step(again, options) == wanted
+    again.load_state_dict(held)
+    assert step(again, options) == wanted
+
+
+def test_ranks_with_other_weights_are_found(ranks):
+    service = ranks(spec(), {})
+    given = [(service.config, spec(seed=rank), rank, 2, 1) for rank in range(2)]
+    digests = [each["digest"] for each in service.ranks.each("load", given)]
+    with pytest.raises(RunError, match="rank 1 loaded other weights than rank 0"):
+        service._check_equal(digests)
+
+
+def test_what_a_rank_raises_is_told_with_rank_and_phase(ranks):
+    service = ranks(spec(), {})
+    with pytest.raises(RunError, match=r"rank 0 on node \S+ raised KeyError: .*nothing"):
+        service.ranks.all("gather", ["nothing"])
+    assert len(service.ranks) == 0
+
+
+def test_a_dead_rank_is_named(ranks):
+    service = ranks(spec(), {})
+    os.kill(service.ranks.processes[1], signal.SIGKILL)
+    with pytest.raises(RunError, match=r"rank 1 on node \S+ was killed .* while it went forward"):
+        step(service, {})
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named(ranks):
+    service = ranks(spec(), {}, timeout=40.0)
+    os.kill(service.ranks.processes[1], signal.SIGSTOP)
+    with pytest.raises(RunError, match=r"rank 1 on node \S+ did not answer in \d+ s while it went"):
+        step(service, {})
