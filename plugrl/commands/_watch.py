@@ -17,9 +17,11 @@ from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.folder import summarize
 from plugrl.core.run.initialization import read_config
 from plugrl.core.run.records.headline import headline_metric, lower_is_better
+from plugrl.core.run.records.jsonl_file import parse_record
 from plugrl.core.run.records.records import METRICS_FILE, read_status
 from plugrl.core.run.report.curves import Curve, Metrics
-from plugrl.core.run.status_line import duration
+from plugrl.core.run.report.samples import readable
+from plugrl.core.run.status_line import duration, short_number
 from plugrl.core.wording import bounded, shown
 
 #: Metrics that come first after the headline, by the end of their names.
@@ -68,7 +70,7 @@ class RunView:
             height: lines; None: as many as there are.
         """
         room = 10_000 if height is None else height
-        top = [*self._state_lines(), ""]
+        top = [*self._state_lines(width), ""]
         headline = self._headline()
         curve: Curve | None = None
         if headline is None:
@@ -88,15 +90,18 @@ class RunView:
         headline = self._headline()
         return ": ".join([self._state_lines()[0], *([headline[1]] if headline else [])])
 
-    def _state_lines(self) -> list[str]:
+    def _state_lines(self, width: int | None = None) -> list[str]:
+        """Name, state and step, and what ended the run; in a narrow terminal the name is last."""
         summary = summarize(self._folder)
         self.state = summary.state
         name = f"{self._folder.resolve().parent.name}/{self._folder.name}"
         where = "" if summary.step is None else self._where(summary.step)
-        parts = [_one_line(name), summary.state, where]
         since = _ago(summary.ended)
-        parts.append(f"{since} ago" if since else "")
-        lines = ["  ".join(part for part in parts if part)]
+        parts = [summary.state, where, f"{since} ago" if since else ""]
+        known = "  ".join(part for part in parts if part)
+        lines = [f"{_one_line(name)}  {known}"]
+        if width is not None and cell_len(lines[0]) > width:
+            lines = [known, _one_line(name)]
         if summary.error and summary.state != "running":
             lines.append(_one_line(summary.error))
         return lines
@@ -192,11 +197,8 @@ def _last_records(path: Path, count: int) -> list[dict[str, Any]]:
         return []
     records: list[dict[str, Any]] = []
     for line in reversed(lines[size > _TAIL : -1]):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
+        record = parse_record(line)
+        if record is not None:
             records.append(record)
             if len(records) == count:
                 break
@@ -206,14 +208,14 @@ def _last_records(path: Path, count: int) -> list[dict[str, Any]]:
 def _sample(record: Mapping[str, Any], width: int, most: int) -> list[str]:
     """A record as a line of what is known of it, and its texts."""
     about = [
-        f"{key} {record[key]:.4g}" if isinstance(record[key], float) else f"{key} {record[key]}"
+        f"{key} {short_number(readable(record[key], 300))}"
         for key in ("step", "agent", "reward", "return", "length", "failure")
         if record.get(key) not in (None, "")
     ]
     texts = [record[key] for key in ("prompt", "answer") if isinstance(record.get(key), str)]
     if not texts:
         rest = {k: v for k, v in record.items() if k not in ("step", "reward", "tokens")}
-        texts = [json.dumps(rest, ensure_ascii=False)]
+        texts = [json.dumps(readable(rest), ensure_ascii=False)]
     # One line of the terminal for each line of the text.
     body = _plain("".join(texts)).split("\n")
     folded = [part for line in body for part in chop_cells(line, max(2, width)) or [""]]
@@ -252,4 +254,4 @@ def _ago(when: str | None) -> str:
         past = datetime.now(UTC) - datetime.fromisoformat(str(when))
     except (ValueError, TypeError):
         return ""
-    return duration(past.total_seconds())
+    return f"{past.days} days" if past.days > 1 else duration(past.total_seconds())

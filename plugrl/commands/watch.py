@@ -73,7 +73,7 @@ def _watch(view: RunView) -> None:
 
     def screen() -> Text:
         width, height = console.size
-        end = "q ends" if view.state == "running" else f"the run is {view.state}; q ends"
+        end = "q ends" if view.state == "running" else f"{view.state}; q ends"
         lines = view.lines(width, max(1, height - 2))
         return Text("\n".join([*lines, "", end[:width]]), no_wrap=True, overflow="crop")
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from terminal import Terminal
@@ -95,6 +97,31 @@ def test_it_never_needs_more_than_the_screen(folder, width):
         assert height is None or len(lines) <= height
         wide = [sum(2 if "\u4e00" <= c <= "\u9fff" else 1 for c in line) for line in lines]
         assert max(wide) <= width
+
+
+def test_a_narrow_terminal_has_the_state_before_the_name(folder):
+    place = folder(METRICS, error="disk", state="failed")
+    lines = RunView(place).lines(20)
+    assert lines[:3] == ["failed  step 3", "sums/20260101-100000", "disk"]
+    assert shown(place)[0] == "sums/20260101-100000-abc  failed  step 3"
+
+
+@pytest.mark.parametrize(
+    ("hours", "told"), [(1.5, r"1:30:\d\d ago"), (47, r"47:00:\d\d ago"), (72, "3 days ago")]
+)
+def test_it_says_how_long_ago_a_run_ended(folder, hours, told):
+    ended = datetime.now(UTC) - timedelta(hours=hours)
+    place = folder(METRICS, ended=ended.isoformat())
+    assert re.search(told, shown(place)[0])
+
+
+@pytest.mark.parametrize("levels", [20, 900, 100_000])
+def test_a_record_of_many_levels_is_shown_or_left_out(folder, levels):
+    place = folder(METRICS, SAMPLES)
+    with open(place / "samples" / "rollouts.jsonl", "a", encoding="utf-8") as file:
+        nested = "[" * levels + "]" * levels
+        file.write(f'{{"step": 9, "reward": {nested}, "x": {nested}, "failure": {nested}}}\n')
+    assert ("-- step 9" in "\n".join(shown(place))) == (levels < 1000)
 
 
 def test_texts_of_a_model_are_text(folder):
@@ -208,7 +235,7 @@ def test_it_follows_a_run_in_a_terminal_until_q(folder, tmp_path):
         status = json.loads((place / "status.json").read_text())
         (place / "status.json").write_text(json.dumps(status | {"state": "done"}))
         lock.release()
-        two.until("the run is done; q ends")
+        two.until("done; q ends")
         one.press("q")
         two.press("\x03")
         for terminal in (one, two):
