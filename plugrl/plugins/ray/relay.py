@@ -1,4 +1,4 @@
-"""The actor that keeps a worker process on its machine, and passes messages on.
+"""The actor that keeps a process on its machine, and passes messages on.
 
 The process is the one that runs on the driver's machine otherwise, with its own interpreter and
 main thread. So it is known which attempt ended it and how, and code that blocks holds up no actor.
@@ -6,9 +6,12 @@ main thread. So it is known which attempt ended it and how, and code that blocks
 
 from __future__ import annotations
 
-from multiprocessing.connection import wait
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Protocol
 
-from plugrl.core.text.rollout.processes.handle import ProcessHandle
 from plugrl.plugins.ray.cluster import packages
 from plugrl.plugins.ray.files import Files, provide
 
@@ -16,16 +19,35 @@ from plugrl.plugins.ray.files import Files, provide
 _MOST = 8 * 2**20
 
 
-class WorkerRelay:
-    """One worker process.
+class Process(Protocol):
+    """A process of the actor's machine; one of a rollout worker also has beats and attempts."""
+
+    @property
+    def connection(self) -> Connection:
+        """To the process."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def end(self) -> str:
+        """Wait for its end, and say how it came."""
+
+
+class Relay:
+    """One process, and its messages.
 
     Args:
-        name: how messages call it.
+        start: starts the process, given where folders of the driver's machine are on this one.
         files: what the process needs and this machine may lack.
+        paths: where the driver finds modules; those that are there are searched last.
     """
 
-    def __init__(self, name: str, files: Files) -> None:
-        self._handle = ProcessHandle(name, provide(files))
+    def __init__(
+        self, start: Callable[[Mapping[str, str]], Process], files: Files, paths: Sequence[str]
+    ) -> None:
+        sys.path += [path for path in paths if path not in sys.path and os.path.exists(path)]
+        self._process = start(provide(files))
         self._ended = ""
 
     def place(self) -> dict[str, str]:
@@ -34,14 +56,14 @@ class WorkerRelay:
 
         return {
             "node": ray.util.get_node_ip_address(),
-            "pid": str(self._handle.pid),
+            "pid": str(self._process.pid),
             "versions": ", ".join(f"{name} {each}" for name, each in packages(["ray"]).items()),
         }
 
     def send(self, data: bytes) -> None:
         """Pass a message on to the process; that it is gone, :meth:`receive` says."""
         try:
-            self._handle.connection.send_bytes(data)
+            self._process.connection.send_bytes(data)
         except (OSError, ValueError):
             return
 
@@ -53,15 +75,16 @@ class WorkerRelay:
             process ended, if it did.
         """
         messages: list[bytes] = []
+        process, running = self._process, -1
         if not self._ended:
-            connection = self._handle.connection
+            running = getattr(process, "running_attempt", -1)
             try:
                 patience = seconds
-                while sum(map(len, messages)) < _MOST and wait([connection], patience):
-                    messages.append(connection.recv_bytes())
+                while sum(map(len, messages)) < _MOST and wait([process.connection], patience):
+                    messages.append(process.connection.recv_bytes())
                     patience = 0
+                running = getattr(process, "running_attempt", -1)
             except (EOFError, OSError):
-                running = self._handle.running_attempt
-                self._ended = self._handle.end()
-                return messages, 0, running, self._ended
-        return messages, self._handle.beats, self._handle.running_attempt, self._ended
+                running = getattr(process, "running_attempt", -1)
+                self._ended = process.end() or "ended"
+        return messages, 0 if self._ended else getattr(process, "beats", 0), running, self._ended

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pickle
-import socket
-import threading
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.rollout.processes.executor import Executor, ExecutorConfig
-from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
-from plugrl.core.text.rollout.processes.process import IDLE
+from plugrl.core.text.rollout.processes.handle import ProcessHandle, WorkerDied, WorkerHandle
 from plugrl.plugins.ray import cluster
-from plugrl.plugins.ray.errors import reason
+from plugrl.plugins.ray.channel import OUT, Channel
 from plugrl.plugins.ray.files import collect_files
-from plugrl.plugins.ray.relay import WorkerRelay
+from plugrl.plugins.ray.relay import Relay
 
 if TYPE_CHECKING:
     from plugrl.core.text.rollout.processes.messages import Setup
 
 logger = logging.getLogger(__name__)
-#: Seconds after which an actor answers although its process has said nothing.
-_PULSE = 1.0
-#: Seconds without any answer after which an actor is given up: its machine may have stopped.
-_SILENCE = 60.0
-#: The thread of an actor that waits for what its process says.
-_OUT = "out"
 _CPU = "CPU"
 #: Resources that have an argument of their own in Ray.
 _ARGUMENTS = {_CPU: "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -54,60 +45,59 @@ class RayExecutorConfig(ExecutorConfig):
 class ActorHandle(WorkerHandle):
     """The driver's end of a worker process that an actor keeps.
 
-    What the actor passes on is written to a local connection by a thread, so that actors are waited
-    for like processes of this machine.
-
     Args:
         name: how messages call it.
-        actor: the actor, which may not have started yet.
-        crowded: it was started without CPUs of its own.
+        channel: to the process.
+        crowded: its actor was started without CPUs of its own.
     """
 
-    def __init__(self, name: str, actor: Any, *, crowded: bool = False) -> None:
-        here, there = socket.socketpair()
-        super().__init__(name, Connection(here.detach()))
+    def __init__(self, name: str, channel: Channel, *, crowded: bool = False) -> None:
+        super().__init__(name, channel.connection)
         self.crowded = crowded
-        self.place: dict[str, str] = {}
-        self._ray = cluster.load_ray()
-        self._actor = actor
-        self._beats, self._running = 0, IDLE
-        self._how = ""
-        self._lost = False
-        self._thread = threading.Thread(
-            target=self._pass_on, args=(Connection(there.detach()),), daemon=True
-        )
-        self._thread.start()
+        self._name = name
+        self._channel = channel
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """How messages call it, with its machine once that is known."""
+        node = self._channel.place.get("node")
+        return f"{self._name} on node {node}" if node else self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Where it is."""
+        return self._channel.place
 
     @property
     def running_attempt(self) -> int:
         """Which attempt's code ran when the actor last said so; -1: none."""
-        return self._running
+        return self._channel.running
 
     @property
     def beats(self) -> int:
         """How many signs of life the process has given; see the base class."""
-        return self._beats
+        return self._channel.beats
 
     @property
     def blameless(self) -> bool:
         """Whether the actor was lost, and not the process alone."""
-        return self._lost
+        return self._channel.lost
 
     def send(self, *message: Any) -> None:
         """Send a message; see the base class."""
-        if not self._thread.is_alive():
-            raise WorkerDied
-        self._actor.send.remote(pickle.dumps(message))
+        try:
+            self._channel.send(pickle.dumps(message))
+        except BrokenPipeError:
+            raise WorkerDied from None
 
     def end(self) -> str:
         """Wait for its end, and say how it came; see the base class."""
-        self._thread.join(2.0)
-        self._kill()
-        self._thread.join()
-        super().hang_up()
-        if self._given_up:
-            return f"was ended because it {self._given_up}"
-        return self._how or "was ended by this run"
+        how = self._channel.end()
+        return f"was ended because it {self._given_up}" if self._given_up else how
 
     def kill(self) -> None:
         """End the process at once."""
@@ -117,32 +107,9 @@ class ActorHandle(WorkerHandle):
     def hang_up(self) -> None:
         """End the process at once: nothing of it is needed any more."""
         self._kill()
-        super().hang_up()
 
     def _kill(self) -> None:
-        with contextlib.suppress(Exception):
-            self._ray.kill(self._actor)
-
-    def _pass_on(self, there: Connection) -> None:
-        """Write what the actor passes on to the local connection, until its end."""
-        get = self._ray.get
-        receive = self._actor.receive.options(concurrency_group=_OUT)
-        try:
-            self.place = get(self._actor.place.remote(), timeout=settings().start_timeout)
-            self.name = f"{self.name} on node {self.place['node']}"
-            while not self._how:
-                answer = get(receive.remote(_PULSE), timeout=_PULSE + _SILENCE)
-                messages, self._beats, self._running, self._how = answer
-                for message in messages:
-                    there.send_bytes(message)
-        except self._ray.exceptions.RayError as error:
-            self._how, self._beats = reason(error), 0
-            # Ray ends actors for want of memory, and knows nothing of the process that took it.
-            self._lost = not isinstance(error, self._ray.exceptions.OutOfMemoryError)
-        except OSError:  # the run has closed its end
-            return
-        finally:
-            there.close()
+        self._channel.kill()
 
 
 class RayExecutor(Executor):
@@ -153,7 +120,6 @@ class RayExecutor(Executor):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         self._files: Any = None
-        self._class: Any = None
 
     def prepare(self, setup: Setup) -> None:
         """Join the cluster and see whether the actors fit; see the base class."""
@@ -166,8 +132,6 @@ class RayExecutor(Executor):
         code = [record.file for record in records if record.file is not None]
         code += [sent.file for sent in setup.tokenizers.values() if sent.file is not None]
         self._files = ray.put(collect_files(code, setup.section, settings().files))
-        # What is sent and what is received do not wait for each other.
-        self._class = ray.remote(concurrency_groups={_OUT: 1}, max_restarts=0)(WorkerRelay)
 
     def start(self, name: str) -> WorkerHandle:
         """Start an actor; where the cluster has shrunk, one that shares CPUs with others."""
@@ -176,9 +140,25 @@ class RayExecutor(Executor):
         if fault is not None:
             logger.warning("%s shares CPUs with others: %s", name, fault)
             needed[_CPU] = 0.0
-        options = {_ARGUMENTS[key]: needed.pop(key) for key in [*needed] if key in _ARGUMENTS}
-        actor = self._class.options(resources=needed, **options).remote(name, self._files)
-        return ActorHandle(name, actor, crowded=fault is not None)
+        channel = self._channel(partial(ProcessHandle, name), needed)
+        return ActorHandle(name, channel, crowded=fault is not None)
+
+    def channel(self, start: Callable[[Mapping[str, str]], Any]) -> Channel:
+        """Have a process started in an actor; see the base class."""
+        ray = cluster.connect()
+        if self._files is None:
+            self._files = ray.put(collect_files((), (), settings().files))
+        return self._channel(start, self._resources)
+
+    def _channel(
+        self, start: Callable[[Mapping[str, str]], Any], resources: Mapping[str, float]
+    ) -> Channel:
+        # What is sent and what is received do not wait for each other.
+        actor = cluster.load_ray().remote(concurrency_groups={OUT: 1}, max_restarts=0)(Relay)
+        own = {name: amount for name, amount in resources.items() if name not in _ARGUMENTS}
+        options = {_ARGUMENTS[name]: n for name, n in resources.items() if name in _ARGUMENTS}
+        made = actor.options(resources=own, **options).remote(start, self._files, sys.path)
+        return Channel(made)
 
     def is_outdated(self, handle: WorkerHandle) -> bool:
         """Whether an actor that shares CPUs could have its own now."""

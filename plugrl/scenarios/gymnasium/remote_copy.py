@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -23,6 +24,9 @@ from plugrl.core.tensordict.environment.state import Unsavable
 from plugrl.scenarios.gymnasium.local_copy import Outcome
 from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.seeding import restart_seed
+
+if TYPE_CHECKING:
+    from plugrl.core.text.rollout.processes.executor import Channel, Executor
 
 #: A fresh interpreter, and not ``multiprocessing``: that would run the user's script again.
 _PROGRAM = (
@@ -34,19 +38,26 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 START = 120.0
 #: Seconds that a trial of the state may take at least.
 _TRIAL = 10.0
+#: Seconds that a process whose connection ended may take to end itself.
+_PATIENCE = 2.0
 
 
 class _Lost(Exception):
     """The process does not answer any more; the text says why."""
 
 
-class _Process:
-    """One process; it is killed when nothing refers to it any more."""
+class _Started:
+    """A process of this machine that will hold an environment.
 
-    def __init__(self, recipe: Recipe, index: int, allowed: int) -> None:
-        here, there = socket.socketpair()
-        self._socket = here
-        self._connection = Connection(os.dup(here.fileno()))
+    Attributes:
+        socket: to the process.
+        connection: messages over it.
+        pid: its number.
+    """
+
+    def __init__(self, files: Mapping[str, str] | None = None) -> None:
+        self.socket, there = socket.socketpair()
+        self.connection = Connection(os.dup(self.socket.fileno()))
         descriptor = there.fileno()
         # A group of its own: a signal from the terminal is for the parent, which decides.
         self._popen = subprocess.Popen(
@@ -60,31 +71,67 @@ class _Process:
             process_group=0,
         )
         there.close()
-        self.end = weakref.finalize(self, _end, self._popen, self._connection, here)
+        self.pid = self._popen.pid
+
+    def send(self, data: bytes) -> None:
+        """Send a message."""
+        self.connection.send_bytes(data)
+
+    def end(self) -> str:
+        """End the process if it has not ended, and say how it did."""
+        try:
+            code = self._popen.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._popen.wait()
+            how = "closed its connection and was ended"
+        else:
+            how = f"ended its process with code {code}"
+            if code < 0:
+                known = -code in set(signal.Signals)
+                how = f"was ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
+        self.kill()
+        self.connection.close()
+        self.socket.close()
+        return how
+
+    def kill(self) -> None:
+        """End it, and what it has started, without waiting."""
+        with suppress(OSError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+
+class _Process:
+    """One process; it is killed when nothing refers to it any more."""
+
+    def __init__(self, recipe: Recipe, index: int, allowed: int, executor: Executor | None) -> None:
+        self._process = _Started() if executor is None else executor.channel(_Started)
+        self._how = ""
+        self.end = weakref.finalize(self, _end, self._process)
         self.limit(START)
         data: bytes = cloudpickle.dumps((recipe, index, allowed))  # type: ignore[no-untyped-call]
         with suppress(OSError):  # the answer says how it died
-            self._connection.send(recipe.id)
-            self._connection.send_bytes(data)
+            self._process.send(pickle.dumps(recipe.id))
+            self._process.send(data)
 
     def limit(self, seconds: float) -> None:
         """Wait for answers this long from now on."""
         self._seconds = seconds
         value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, value)
+            self._process.socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def send(self, *message: Any) -> None:
         """Send a message; raises :class:`_Lost`."""
         try:
-            self._connection.send(message)
+            self._process.send(pickle.dumps(message))
         except OSError:
             raise self._lost() from None
 
     def receive(self) -> tuple[bool, Any, list[str]]:
         """Whether it went well, the result or the fault, and crashes; raises :class:`_Lost`."""
         try:
-            answer: tuple[bool, Any, list[str]] = self._connection.recv()
+            answer: tuple[bool, Any, list[str]] = self._process.connection.recv()
         except BlockingIOError:
             raise _Lost(f"did not answer within {self._seconds:g} s and was ended") from None
         except (EOFError, OSError):
@@ -92,22 +139,13 @@ class _Process:
         return answer
 
     def _lost(self) -> _Lost:
-        try:
-            code = self._popen.wait(2.0)
-        except subprocess.TimeoutExpired:
-            return _Lost("closed its connection and was ended")
-        if code >= 0:
-            return _Lost(f"ended its process with code {code}")
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return _Lost(f"was ended by {name}")
+        self._how = self._how or self._process.end()
+        return _Lost(self._how)
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection, socket: socket.socket) -> None:
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    connection.close()
-    socket.close()
+def _end(process: _Started | Channel) -> None:
+    process.kill()
+    process.end()
 
 
 class RemoteCopy:
@@ -119,6 +157,7 @@ class RemoteCopy:
         crashes: counts what breaks.
         allowed: how often it may break.
         seconds: how long a step may take; a process that takes longer is replaced.
+        executor: where the process lives; None: on this machine.
     """
 
     def __init__(
@@ -128,8 +167,9 @@ class RemoteCopy:
         crashes: Crashes,
         allowed: int,
         seconds: float,
+        executor: Executor | None = None,
     ) -> None:
-        self._made = (recipe, index, allowed)
+        self._made = (recipe, index, allowed, executor)
         self._crashes = crashes
         self._seconds = seconds
         self._seed: int | None = None
@@ -226,13 +266,13 @@ class RemoteCopy:
             self._ask(name, *arguments)
             return self._answer()
         except _Lost as lost:
-            recipe, index, _ = self._made
+            recipe, index, *_ = self._made
             raise RunError(f"environment {recipe.id}: copy {index} {lost} in {name}()") from None
 
     def unsaved(self) -> str | None:
         """Why environments like this one cannot be saved; None: they can. It tries others."""
-        recipe, index, allowed = self._made
-        trial = RemoteCopy(recipe, index, self._crashes, allowed, self._trial_seconds)
+        recipe, index, allowed, executor = self._made
+        trial = RemoteCopy(recipe, index, self._crashes, allowed, self._trial_seconds, executor)
         try:
             trial._ask("unsaved")
             reason: str | None = trial._answer()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.factory import make_component
 from plugrl.core.scenario import DataItem, Scenario, ScenarioInstance
 from plugrl.core.tensordict.environment.vector_environment import AGENT
 from plugrl.scenarios.environment_options import check_named, copies_in, import_path_and_arguments
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: From how many copies on code of the environment's own is faster than one step after the other.
 MANY = 8
+#: The executor whose name is a value of `vectorization`.
+RAY = "ray"
 
 
 @dataclass
@@ -45,11 +48,11 @@ class GymnasiumConfig:
     num_test_envs: int | None = described(
         None, "copies in an evaluation; null: num_envs", at_least=1, at_most=10**6
     )
-    vectorization: Literal["auto", "native", "sync", "async"] = described(
+    vectorization: Literal["auto", "native", "sync", "async", "ray"] = described(
         "auto",
         "native: by the environment's own code for many copies; sync: one after the other; async: "
-        "each in a process of its own; auto: native where there is one and from 8 copies on, "
-        "else sync",
+        "each in a process of its own; ray: the same on the machines of a Ray cluster; auto: "
+        "native where there is one and from 8 copies on, else sync",
     )
     max_episode_steps: int | None = described(
         None, "time limit; null: the registered one", at_least=1, at_most=10**9
@@ -127,9 +130,12 @@ class GymnasiumScenario(Scenario):
                 if config.vectorization == "native":
                     raise
                 logger.info("%s; its copies are stepped one after the other", error)
-        is_async = split != "film" and config.vectorization == "async"
+        is_async = split != "film" and config.vectorization in ("async", RAY)
         seconds = config.step_timeout if is_async else None
-        return SteppedEnvironment(recipe, count, spaces, config.max_restarts, seconds)
+        executor = None
+        if is_async and config.vectorization == RAY:
+            executor = make_component("executor", RAY)
+        return SteppedEnvironment(recipe, count, spaces, config.max_restarts, seconds, executor)
 
     def _is_native(self, recipe: Recipe, count: int) -> bool:
         wanted = self.config.vectorization

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from plugrl.scenarios.gymnasium.local_copy import LocalCopy, Outcome
 from plugrl.scenarios.gymnasium.recipe import Recipe
 from plugrl.scenarios.gymnasium.remote_copy import RemoteCopy
 from plugrl.scenarios.gymnasium.seeding import copy_seeds
+
+if TYPE_CHECKING:
+    from plugrl.core.text.rollout.processes.executor import Executor
 
 
 def check_kind(environment: ResumableEnvironment, kind: str, state: Mapping[str, Any]) -> None:
@@ -59,6 +62,7 @@ class SteppedEnvironment(CopiesEnvironment):
         spaces: those of the environment, as networks see them.
         max_restarts: how often copies may break, all of them together.
         seconds: how long a copy in a process of its own may take for a step; None: in this process.
+        executor: where such processes live; None: on this machine.
     """
 
     _copies: Sequence[LocalCopy | RemoteCopy]
@@ -70,8 +74,10 @@ class SteppedEnvironment(CopiesEnvironment):
         spaces: Spaces,
         max_restarts: int,
         seconds: float | None = None,
+        executor: Executor | None = None,
     ) -> None:
         simulators.register()
+        self._executor = executor
         self._recipe, self._seconds, self._allowed = recipe, seconds, max_restarts
         super().__init__(recipe.id, {AGENT: spaces}, num_envs, max_restarts=max_restarts)
         self._space = spaces
@@ -82,7 +88,8 @@ class SteppedEnvironment(CopiesEnvironment):
     def _new_copy(self, index: int, crashes: Crashes) -> LocalCopy | RemoteCopy:
         if self._seconds is None:
             return LocalCopy(self._recipe, index, crashes)
-        return RemoteCopy(self._recipe, index, crashes, self._allowed, self._seconds)
+        seconds, executor = self._seconds, self._executor
+        return RemoteCopy(self._recipe, index, crashes, self._allowed, seconds, executor)
 
     def _begin_copies(self, seed: int | None) -> list[Any]:
         seeds = copy_seeds(seed, self.num_envs)

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from multiprocessing.connection import Connection
+from socket import socket
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
+from plugrl.core.errors import UsageError
 from plugrl.core.text.rollout.processes.handle import ProcessHandle, WorkerHandle
 
 if TYPE_CHECKING:
     from plugrl.core.text.rollout.processes.messages import Setup
+
+
+class Channel(Protocol):
+    """The driver's end of a process in another place; it is written and read as messages."""
+
+    @property
+    def connection(self) -> Connection:
+        """Where messages are read; its end says that the process is gone."""
+
+    @property
+    def socket(self) -> socket:
+        """Below the connection; its time limits are those of reading."""
+
+    def send(self, data: bytes) -> None:
+        """Send a message; raises ``BrokenPipeError`` when the process is gone."""
+
+    def end(self) -> str:
+        """End the process if it has not ended, and say how it did."""
+
+    def kill(self) -> None:
+        """End the process without waiting."""
 
 
 @dataclass
@@ -49,6 +73,18 @@ class Executor(Component, ABC):
     @abstractmethod
     def start(self, name: str) -> WorkerHandle:
         """Start a process without waiting for it; ``name`` is what messages call it."""
+
+    def channel(self, start: Callable[[Mapping[str, str]], Any]) -> Channel:
+        """Have another process started in such a place, for example that of an environment.
+
+        Args:
+            start: importable there; given where folders of the driver's machine are, it gives
+                something with ``connection``, ``pid`` and ``end()``, as a ``ProcessHandle``.
+
+        Raises:
+            PlugrlError: there are no other places.
+        """
+        raise UsageError(f"executor {type(self).__name__} runs rollout workers alone; name another")
 
     def is_outdated(self, handle: WorkerHandle) -> bool:
         """Whether an idle process should be started anew elsewhere."""

@@ -1,0 +1,116 @@
+"""Rollouts in actors: the numbers of processes of this machine, and what happens when they die."""
+
+import os
+import signal
+
+import pytest
+from actors import OnActors
+from collector import without_pid
+from waiting import wait_until
+
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare, start
+from plugrl.testing import tiny
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def shared(ray_session, notes):
+    collector = OnActors(notes)
+    yield collector
+    collector.pool.close()
+
+
+@pytest.fixture
+def collect(shared, ray):
+    return shared
+
+
+@pytest.mark.parametrize("name", ["Turns", "plain", "Silent"])
+def test_actors_give_the_numbers_of_the_driver(collect, name):
+    expected = collect(name, 0)
+    rounds = collect.engine.rounds
+    found = collect(name, 2)
+    pids = {t.extra_fields["pid"] for t in found if t.extra_fields}
+    assert pids <= {int(place["pid"]) for place in collect.places}
+    assert len(pids) == (2 if name == "Turns" else 0)
+    assert without_pid(found) == without_pid(expected)
+    assert collect.engine.rounds == rounds
+
+
+def test_an_actor_says_where_it_is_and_what_it_has(collect):
+    collect("plain", 2)
+    first, second = collect.places
+    assert first["name"] == f"worker-1 on node {first['node']}"
+    assert first["versions"].startswith("Python 3.")
+    assert "plugrl " in first["versions"]
+    assert first["pid"] != second["pid"]
+
+
+def test_a_process_that_dies_once_changes_no_number(collect, caplog):
+    expected = without_pid(collect("Turns", 0, items=6))
+    assert without_pid(collect("ExitsOnce", 2, items=6)) == expected
+    assert collect.pool.take_restarts() == 4
+    assert "exited with code 7 while it attempted problem 2 in step 7; another" in caplog.text
+
+
+def test_code_that_hangs_ends_its_process_and_is_invalid(collect):
+    failures = [t.failure for t in collect("hangs", 2, timeout=1.0) if not t.valid]
+    assert len(failures) == 2
+    assert all("passed rollout_worker.timeout=1 seconds" in failure for failure in failures)
+    assert collect.pool.take_restarts() == 0
+    assert collect.pool.take_overdue() == 2
+
+
+def test_an_actor_that_is_killed_loses_no_attempt_and_blames_none(collect, ray, caplog):
+    expected = without_pid(collect("Turns", 0))
+    collect("Turns", 2)
+    actor = collect.pool._handles[0]._channel._actor
+    relay = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()))
+    process = int(collect.places[0]["pid"])
+    os.kill(relay, signal.SIGKILL)
+    assert without_pid(collect("Turns", 2)) == expected
+    assert collect.pool.take_restarts() == 1
+    assert "worker-1 on node " in caplog.text
+    assert "was killed (out of memory?) while it" in caplog.text
+    # The process goes with its actor.
+    assert wait_until(lambda: not _runs(process))
+
+
+def _runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_message_that_cannot_be_read_ends_the_process_and_is_said(collect, caplog):
+    expected = without_pid(collect("Turns", 0))
+    collect("Turns", 2)
+    there = collect.pool._handles[1]
+    receive = there.connection.recv_bytes
+    there.connection.recv_bytes = lambda: receive() and b"garbage"
+    assert without_pid(collect("Turns", 2)) == expected
+    assert collect.pool.take_restarts() == 1
+    assert "was ended because it sent what cannot be read (" in caplog.text
+
+
+def test_actors_that_do_not_fit_are_refused(ray, notes):
+    collect = OnActors(notes, resources={"CPU": 4})
+    with pytest.raises(ConfigError, match=r"2 actors with 4 CPU each do not fit: 1 do \(.* 6 CPU"):
+        collect("plain", 2)
+
+
+def test_a_whole_run_equals_one_in_processes(tmp_path, ray, settings, own_processes):
+    runs = {}
+    for name, how in (("near", {"processes": 2}), ("far", {"executor": "ray"})):
+        (tmp_path / name).mkdir()
+        tree = tiny.config("self_hosted_grpo", tmp_path / name, {"rollout_worker": how})
+        tree["settings"]["cluster"] = settings
+        runs[name] = start(prepare(tree))
+    assert comparable_metrics(runs["near"]) == comparable_metrics(runs["far"])
+    near, far = (runs[name].checkpoint()["trainer"]["models"] for name in ("near", "far"))
+    assert_equal_states(near, far)
