@@ -58,6 +58,12 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+def pytest_itemcollected(item):
+    """What a parameter makes slow is of that tier alone, whichever its function is of."""
+    if item.get_closest_marker("slow"):
+        item.own_markers = [mark for mark in item.own_markers if mark.name != "integration"]
+
+
 @pytest.fixture(autouse=True)
 def _imports_stay_in_their_test(monkeypatch):
     """What ``-p`` and files of users import is known to this test alone, children included."""

@@ -131,7 +131,7 @@ def untouched(tmp_path_factory):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "when", [pytest.param("while sampling", marks=pytest.mark.integration), "at the sync"]
+    "when", [pytest.param("while sampling", marks=pytest.mark.slow), "at the sync"]
 )
 def test_a_run_whose_server_goes_down_ends_and_resumes_without_loss(
     setting, when, tmp_path, untouched

@@ -206,7 +206,7 @@ def test_a_failed_first_attempt_does_not_change_the_keys_of_the_others(tree, reg
     ("processes", "filtered"),
     [
         (0, True),
-        *(pytest.param(*row, marks=pytest.mark.integration) for row in ((0, False), (1, True))),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in ((0, False), (1, True))),
         (1, False),
     ],
 )

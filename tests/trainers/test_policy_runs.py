@@ -62,7 +62,7 @@ def lines(done):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["kl", pytest.param("low_var_kl", marks=pytest.mark.integration)])
+@pytest.mark.parametrize("kind", ["kl", pytest.param("low_var_kl", marks=pytest.mark.slow)])
 def test_a_divergence_from_oneself_is_zero_and_from_another_moves_the_weights(run, kind):
     algorithm = {"kl": {"loss": {"coefficient": 0.5, "kind": kind}}}
     itself, alone = run(algorithm, seed=0, trainer=ONE)
@@ -102,9 +102,9 @@ def test_an_entropy_bonus_moves_the_weights(run):
 @pytest.mark.parametrize(
     ("level", "sampling"),
     [
-        pytest.param("token", {}, marks=pytest.mark.integration),
+        pytest.param("token", {}, marks=pytest.mark.slow),
         ("sequence", {}),
-        pytest.param("token", {"temperature": 0.6, "top_p": 0.7}, marks=pytest.mark.integration),
+        pytest.param("token", {"temperature": 0.6, "top_p": 0.7}, marks=pytest.mark.slow),
         pytest.param("sequence", {"temperature": 0.6, "top_p": 0.7}, marks=pytest.mark.integration),
     ],
     ids=str,

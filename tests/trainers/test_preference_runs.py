@@ -291,7 +291,7 @@ BAD_ROWS = [
     [
         *(("rows", *row) for row in BAD_ROWS),
         ("held_out", *BAD_ROWS[0]),
-        *(pytest.param("held_out", *row, marks=pytest.mark.integration) for row in BAD_ROWS[1:]),
+        *(pytest.param("held_out", *row, marks=pytest.mark.slow) for row in BAD_ROWS[1:]),
     ],
 )
 def test_bad_rows_are_named_before_the_first_step(tree, place, rows, complaint):
@@ -455,7 +455,7 @@ def test_settings_that_do_not_fit_are_named(tree, name, sections, complaint):
     ("name", "loss"),
     [
         ("self_hosted_dpo", "dpo"),
-        pytest.param("self_hosted_dpo", "kto", marks=pytest.mark.integration),
+        pytest.param("self_hosted_dpo", "kto", marks=pytest.mark.slow),
         pytest.param("reward_model", "bradley_terry", marks=pytest.mark.integration),
     ],
 )

@@ -97,11 +97,11 @@ CLIPPED = {"type": "clipped", "clip_ratio_low": 0.1, "clip_ratio_high": 0.3}
         ({"loss_fn": "ppo", "loss_fn_config": PPO}, {"loss": CLIPPED}, {"epochs": 3}),
         pytest.param(
             {"loss_fn": "importance_sampling"}, {"loss": "importance_sampling"},
-            {"aggregation": "seq-mean-token-sum"}, marks=pytest.mark.integration),
+            {"aggregation": "seq-mean-token-sum"}, marks=pytest.mark.slow),
         pytest.param(
             {"loss_fn": "cispo"}, {"loss": {"type": "cispo", "clip_ratio_high": 3.0}},
             {"aggregation": "seq-mean-token-mean",
-             "advantage": {"type": "grpo", "normalize": False}}, marks=pytest.mark.integration),
+             "advantage": {"type": "grpo", "normalize": False}}, marks=pytest.mark.slow),
         ({}, {"loss": "importance_sampling"},
          {"aggregation": "seq-mean-token-sum-norm", "norm_length": 7, "advantage": "rloo"}),
     ],
@@ -137,7 +137,7 @@ def test_cross_entropy_equals_the_self_hosted_one(tree, shared):
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "advantage",
-    [pytest.param({}, marks=pytest.mark.integration), {"coefficient": 0.5, "discount": 0.7}],
+    [pytest.param({}, marks=pytest.mark.slow), {"coefficient": 0.5, "discount": 0.7}],
 )
 def test_distillation_equals_the_self_hosted_one(tree, advantage):
     shared = {"advantage": {"type": "opd", **advantage}}

@@ -254,7 +254,7 @@ def straight(tmp_path_factory):
 #: After a step of the first phase, between the phases and after a step of the second.
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "step", [2, 3, 5, *(pytest.param(n, marks=pytest.mark.integration) for n in (0, 4, 6))]
+    "step", [2, 3, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 4, 6))]
 )
 def test_a_sequence_stopped_in_any_phase_goes_on_exactly(tmp_path, monkeypatch, straight, step):
     with monkeypatch.context() as patch:

@@ -139,8 +139,8 @@ def test_a_limit_ends_the_run_cleanly(tmp_path, limit, caplog):
     "limit",
     [
         "max_requests",
-        pytest.param("max_tokens", marks=pytest.mark.integration),
-        pytest.param("max_cost", marks=pytest.mark.integration),
+        pytest.param("max_tokens", marks=pytest.mark.slow),
+        pytest.param("max_cost", marks=pytest.mark.slow),
     ],
 )
 def test_a_higher_limit_goes_on(tmp_path, limit, caplog):
@@ -550,7 +550,7 @@ def written(trajectory):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.integration), 5])
+@pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.slow), 5])
 def test_a_resumed_run_tells_the_same_trajectories(tmp_path, whole, stop):
     plugin = Listening(stop)
     run = tiny.train(text_agents.config("ei_pure_text", tmp_path, trainer=ALL), plugin)
