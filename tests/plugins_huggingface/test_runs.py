@@ -1,6 +1,6 @@
 """Whole runs over models and data sets of a hub, from `plugrl validate` to `plugrl push`.
 
-The client reads its settings once in a process, so each command is a real process.
+The client reads its settings once in a process, so each command is one that has not imported it.
 """
 
 import fcntl
@@ -10,9 +10,9 @@ import pty
 import re
 import struct
 import subprocess
-import sys
 import termios
 
+import forking
 import hub_files
 import pytest
 import yaml
@@ -31,6 +31,11 @@ SHORT = [
 ]  # fmt: skip
 
 
+#: What commands import, but for what reads the variables of the hub when it is imported.
+LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.console typer
+    typer._adapters yaml jinja2 safetensors.torch"""
+
+
 class Shell:
     """Runs commands in one folder, whose caches are below it."""
 
@@ -42,11 +47,9 @@ class Shell:
         }  # fmt: skip
 
     def __call__(self, *words, **env):
-        return subprocess.run(
-            [sys.executable, "-m", "plugrl", *words],
-            cwd=self.folder, env=self.env | env, capture_output=True, encoding="utf-8",
-            timeout=DEADLINE, check=False,
-        )  # fmt: skip
+        return forking.run(
+            ["-m", "plugrl", *words], cwd=self.folder, env=self.env | env, libraries=LIBRARIES
+        )
 
     def config(self):
         (file,) = self.folder.glob("runs/gsm8k/*/config.yaml")
@@ -196,12 +199,12 @@ def test_a_terminal_sees_a_bar_of_the_download(shell, tmp_path):
     shell.server.model("someone/else", hub_files.model())
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "plugrl", "train", "gsm8k", *SHORT, "trainer.total_train_steps=0",
+    process = forking.Process(
+        ["-m", "plugrl", "train", "gsm8k", *SHORT, "trainer.total_train_steps=0",
          "validate.enabled=false", "models.policy.source.path=someone/else",
          "data.name=null", "data.subset=null", "data.data_files=[p.jsonl]", "data.map=null"],
         cwd=tmp_path, env=shell.env | {"HF_HOME": str(tmp_path / "hf")}, stderr=theirs,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, libraries=LIBRARIES,
     )  # fmt: skip
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n')
     os.close(theirs)
@@ -245,11 +248,8 @@ print([dict(row) for row in read_files(["saved"])] == table.to_list())
 datasets.DatasetDict({"a": table}).save_to_disk("several")
 print(len(read_files(["several/a"])))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path, env=shell.env | {"HOME": str(tmp_path / "home")},
-        capture_output=True, encoding="utf-8", check=False,
-    )  # fmt: skip
+    env = shell.env | {"HOME": str(tmp_path / "home")}
+    done = forking.run(["-c", program], cwd=tmp_path, env=env, libraries=LIBRARIES)
     assert done.returncode == 0, done.stderr
     expected = "[{'prompt': 'a', 'answer': '1'}, {'prompt': 'b', 'answer': '2'}]"
     lines = done.stdout.splitlines()
