@@ -2,9 +2,8 @@
 
 import os
 import re
-import subprocess
-import sys
 
+import forking
 import pytest
 
 from plugrl.testing.suite.test_evaluator import EvaluatorContract
@@ -333,13 +332,10 @@ def failures(tmp_path_factory):
     options = [
         f"--plugrl-{kind}={entry_name(cls)}" for kind, classes in parts.items() for cls in classes
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--pyargs", "plugrl.testing.suite", "-rfE", *options],
+    done = forking.run(
+        ["-m", "pytest", "--pyargs", "plugrl.testing.suite", "-rfE", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert " passed" in done.stdout, done.stdout + done.stderr
     found = {cls: set() for classes in parts.values() for cls in classes}
