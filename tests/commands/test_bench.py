@@ -9,6 +9,7 @@ from pathlib import Path
 
 import forking
 import pytest
+import torch
 
 from plugrl.cli import main
 from plugrl.commands import bench
@@ -292,6 +293,31 @@ def test_ppo_cartpole_names_its_own_peers(command, words):
     assert (code, out) == (2, "")
     assert "Stable-Baselines3 and TorchRL" in err
     assert err.count("\n") == 1
+
+
+_FEW = "--device cpu --copies 8 --steps 16 --minibatch 64 --iterations 3 --warm-up 1 --rounds 1"
+
+
+@pytest.mark.integration
+def test_ppo_gpu_measures_both_sides_on_the_cpu_too():
+    result = bench_process("ppo_gpu", *_FEW.split())
+    assert result["work"]["copies"] == 8
+    sides = {side: report for side, (report,) in result["sides"].items()}
+    assert set(sides) == {"plugrl", "torchrl"}
+    for report in sides.values():
+        # 8 copies of 16 steps, whose untrained episodes last some 20 steps.
+        assert report["steps_per_second"] * report["seconds_per_iteration"] == pytest.approx(128)
+        assert 9 < report["return"] < 70
+    ours, theirs = (sides[side]["steps_per_second"] for side in ("plugrl", "torchrl"))
+    assert result["ratio"] == pytest.approx(ours / theirs)
+
+
+def test_ppo_gpu_says_where_there_is_no_gpu(command):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    code, out, err = command("ppo_gpu")
+    assert (code, out) == (1, "")
+    assert err == "error: there is no GPU; measure the CPU with --device cpu\n"
 
 
 @pytest.mark.timing
