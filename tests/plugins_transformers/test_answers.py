@@ -109,9 +109,9 @@ def test_prompts_of_a_group_are_computed_once(engine, engine_like, monkeypatch, 
     computed = []
     prefill = engine._runner.prefill
 
-    def counting(prompts):
+    def counting(prompts, *rest):
         computed.extend(map(tuple, prompts))
-        return prefill(prompts)
+        return prefill(prompts, *rest)
 
     asked = [
         GenerationRequest([3 + item], SamplingParams(max_new_tokens=2), (0, 0, item, run, 0))

@@ -6,6 +6,7 @@ import torch
 from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.plugins.transformers.engine.fast_body import FastBody
+from plugrl.plugins.transformers.engine.slot_body import SlotBody
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.loading import load_model
 
@@ -18,9 +19,8 @@ def ask(engine):
 
 
 def test_models_of_one_shape_get_a_fast_body_and_others_do_not(any_engine):
-    assert (any_engine._runner._fast_body is not None) == (
-        any_engine._model.config.model_type in FAST
-    )
+    fast = any_engine._model.config.model_type in FAST
+    assert isinstance(any_engine._runner.body, FastBody) == fast
 
 
 @pytest.mark.parametrize("name", sorted(FAST))
@@ -56,7 +56,7 @@ def test_every_weight_of_an_update_is_used(spec, monkeypatch, few, small):
     monkeypatch.setattr("plugrl.plugins.transformers.engine.fast_body.is_small", lambda _: small)
     engine = TransformersInferenceService({})
     engine.load(spec())
-    assert (engine._runner._fast_body._known is None) == (few == 0)
+    assert (engine._runner.body._known is None) == (few == 0)
     # One after the other, so that a weight that is a stale copy shows.
     for name, value in list(engine._model.state_dict().items()):
         engine.update_weights({**engine._model.state_dict(), name: value * 1.5 + 0.05}, 1)
@@ -69,8 +69,8 @@ def test_every_weight_of_an_update_is_used(spec, monkeypatch, few, small):
 
 @pytest.mark.parametrize("side", ["left", "right", None])
 def test_whole_sequences_are_those_of_the_model(any_engine, side):
-    body, model = any_engine._runner._fast_body, any_engine._model
-    if body is None:
+    body, model = any_engine._runner.body, any_engine._model
+    if not isinstance(body, FastBody):
         pytest.skip("it has no fast body")
     long, short = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [8, 4, 6]
     pad = [0] * (len(long) - len(short))
@@ -92,7 +92,7 @@ def test_a_model_that_gives_other_results_is_not_taken(spec, engine, monkeypatch
     monkeypatch.setattr(FastBody, "step", lambda self, *rest: whole(self, *rest) * 1.01)
     other = TransformersInferenceService({})
     other.load(spec())
-    assert other._runner._fast_body is None
+    assert isinstance(other._runner.body, SlotBody)
     for (tokens, logprobs), (wanted, close) in zip(ask(other), expected, strict=True):
         assert tokens == wanted
         assert logprobs == pytest.approx(close, abs=1e-4)
@@ -104,7 +104,7 @@ def test_long_answers_and_half_precision(spec, dtype, length):
     config = {**spec().source.to_dict()["config"], "max_position_embeddings": 4096}
     service = TransformersInferenceService({})
     service.load(spec(config=config, dtype=dtype))
-    assert service._runner._fast_body is not None
+    assert isinstance(service._runner.body, FastBody)
     params = SamplingParams(temperature=0, max_new_tokens=length)
     (answer,) = service.generate([GenerationRequest([3], params, (0,) * 5)])
     scores = service.score([[3, *answer.tokens]])[0][1:]

@@ -114,14 +114,15 @@ class Models(Mapping[str, Model]):
             own = config.source.get("seed")
             trained = config.get("train") is not None
             chosen = seed if own is None else own
-            spec = ModelSpec(name, config.source, chosen, device, trained=trained)
+            spec = ModelSpec(
+                name, config.source, chosen, device, trained=trained, train_steps=train_steps
+            )
             inference = factory.build("inference_service", config.inference, f"{path}.inference")
             inference.load(spec)
             train = None
             if trained:
                 train = factory.build("train_service", config.train, f"{path}.train")
-                given = replace(spec, adapter=config.get("adapter"), train_steps=train_steps)
-                train.load(given)
+                train.load(replace(spec, adapter=config.get("adapter")))
             loaded[name] = Model(name, inference, train)
             if folder is not None and config.get("fine_tune") is not None:
                 service = factory.build("fine_tune_service", config.fine_tune, f"{path}.fine_tune")

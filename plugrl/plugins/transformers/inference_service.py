@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
@@ -16,6 +16,7 @@ from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import OPTIONS
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer as TokenizerContract
+from plugrl.plugins.transformers.engine.compiling import StepCompiler
 from plugrl.plugins.transformers.engine.decoding import Decoder
 from plugrl.plugins.transformers.engine.grammars import GrammarCompiler
 from plugrl.plugins.transformers.engine.request_rows import Row
@@ -34,6 +35,11 @@ class TransformersInferenceConfig:
     """Options of the inference service ``transformers``."""
 
     max_batch_size: int = described(256, "sequences decoded at once", at_least=1, at_most=10**6)
+    compile: bool | Literal["auto"] = described(
+        "auto",
+        "layers of decode steps through torch.compile on a GPU; auto: in runs long enough to earn "
+        "it back",
+    )
 
 
 class TransformersInferenceService(InferenceService):
@@ -71,9 +77,11 @@ class TransformersInferenceService(InferenceService):
         """
         self._model = load_model(spec)
         self._tokenizer = load_tokenizer(spec)
-        self._runner = Runner(self._model, self._tokenizer.pad_token_id)
-        # Now, since the runner may have laid out the parameters anew.
+        compiler = StepCompiler(self._model, spec.name, self.config.compile, spec.train_steps)
+        self._runner = Runner(self._model, self._tokenizer.pad_token_id, compiler)
         self._weights = self._model.state_dict()
+        #: Decoders whose slots and captured steps are kept for the next requests.
+        self._idle: list[Decoder] = []
         # Each look into a configuration of transformers costs microseconds.
         config = self._model.config
         self._vocabulary_size = int(config.vocab_size)
@@ -107,11 +115,15 @@ class TransformersInferenceService(InferenceService):
             ConfigError: a prompt leaves no room in the context, or is outside the vocabulary.
         """
         rows = [self._row(request) for request in requests]
-        serving = self._serving()
+        with self._starting:
+            decoder = self._idle.pop() if self._idle else Decoder(self._runner)
+        serving = Serving(decoder, self.config.max_batch_size)
         serving.waiting.extend(rows)
         while serving.busy:
             with self._turns.take():
                 serving.advance(self.version)
+        # After an error, nothing is known of a decoder.
+        self._idle.append(decoder)
         return [row.completion(self.version) for row in rows]
 
     async def complete(self, request: GenerationRequest) -> Completion:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from pathlib import Path
 
 
 def compiler_failure(error: Exception) -> str:
@@ -24,3 +25,27 @@ def missing_compiler(device: str) -> str | None:
     if shutil.which(compiler) is None:
         return f"there is no C++ compiler {compiler}, which torch.compile needs; install it"
     return None
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept: ``PLUGRL_COMPILE_CACHE``, or a folder of the user's cache."""
+    own = os.environ.get("PLUGRL_COMPILE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "plugrl" / "compiled"
+
+
+def use_cache_folder() -> None:
+    """Let torch and Triton keep what they compile in one folder; their own variables come first.
+
+    Without it, torch keeps it among temporary files, which do not last. Call it before anything is
+    compiled. A folder that cannot be written leaves things as they are.
+    """
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.plugins.transformers.engine.cache import NARROWEST, RowCache
+from plugrl.plugins.transformers.engine.body import Prefill
+from plugrl.plugins.transformers.engine.captured import CHUNK, CapturedSteps, batch_size
+from plugrl.plugins.transformers.engine.fast_layer import NARROWEST
 from plugrl.plugins.transformers.engine.logits import LogitsProcessor
 from plugrl.plugins.transformers.engine.request_rows import Row
-from plugrl.plugins.transformers.engine.runner import Prefill, Runner
+from plugrl.plugins.transformers.engine.runner import Runner
 from plugrl.plugins.transformers.engine.sampler import Sampler
+from plugrl.plugins.transformers.engine.slots import rounded_capacity
 
 #: A batch is made smaller when at least this part of its rows has ended.
 _WORTH_DROPPING = 0.25
-#: Steps between two looks at the tokens of an accelerator: looking makes the host wait for it.
-_LOOK_EVERY = 8
-#: Columns to grow by at least; more when the answers are sure to be short or the rows are long.
+#: Columns to grow by at least on the CPU; more when the answers are sure to be short or the rows
+#: are long.
 _GROWTH = 256
 
 
@@ -37,18 +39,24 @@ class Decoder:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._context = int(getattr(runner.model.config, "max_position_embeddings", 2**31))
-        self._on_host = runner.device.type == "cpu"
+        self._cache = runner.body.new_cache()
+        self._ahead: CapturedSteps | None = None
+        if runner.ahead:
+            self._ahead = CapturedSteps(runner, self._cache)
         self._clear()
 
     def _clear(self) -> None:
+        self._last = self._positions = self._tensor([])
         self._rows: list[Row | None] = []
-        self._live = self._length = self._columns = 0
-        self._cache: RowCache | None = None
-        self._mask: torch.Tensor | None = None
+        self._live = self._width = 0
         self._unread: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._unread_top: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._last = self._tensor([])
-        self._positions = self._tensor([])[:, None]
+        if self._ahead is None:
+            self._cache.release()
+        else:
+            # What was launched for rows that have ended is of no use.
+            for _ in self._ahead.arrived(0):
+                pass
 
     @property
     def live(self) -> int:
@@ -57,8 +65,15 @@ class Decoder:
 
     @property
     def can_admit(self) -> bool:
-        """Whether rows may join now: a model with recurrent layers takes whole batches only."""
-        return self._live == 0 or self._runner.mergeable
+        """Whether rows may join now: some models take whole batches only."""
+        return self._live == 0 or self._runner.body.joins
+
+    def most_rows(self, waiting: Iterable[Row], size: int) -> int:
+        """How many rows may be decoded at once, at most ``size``, so that the memory suffices."""
+        if self._ahead is None:
+            return size
+        rows = [*waiting, *(row for row in self._rows if row is not None)]
+        return min(size, int(self._cache.most_rows(self._capacity_for(rows))))
 
     @torch.inference_mode()
     def admit(self, rows: Sequence[Row]) -> list[Row]:
@@ -70,50 +85,55 @@ class Decoder:
         ended = self._collect_drawn()
         prompts = list(dict.fromkeys(tuple(row.request.prompt_tokens) for row in rows))
         number = {prompt: i for i, prompt in enumerate(prompts)}
-        prefill = self._runner.prefill(prompts)
+        joining = [row for row in rows if row.limit > 0]
+        picks = [number[tuple(row.request.prompt_tokens)] for row in joining]
+        places = self._places(joining) if joining else []
+        prefill = self._runner.prefill(prompts, self._cache, picks, places)
         self._score_prompts(rows, prefill, number)
         ended += [row for row in rows if row.limit == 0]
-        joining = [row for row in rows if row.limit > 0]
         if not joining:
             return ended
-        picked = [number[tuple(row.request.prompt_tokens)] for row in joining]
-        picks = self._tensor(picked)
-        logits = self._runner.logits(prefill.hidden[:, -1]).index_select(0, picks)
+        logits = self._runner.logits(prefill.lasts(range(len(prompts))))
+        logits = logits.index_select(0, torch.tensor(picks, device=logits.device))
         sampler = self._sampler_of(joining)
         tokens, logprobs = sampler.draw(logits)
-        slots = self._join(joining, prefill, picks, tokens)
-        drawn = zip(slots, joining, tokens.tolist(), logprobs.tolist(), strict=True)
-        first = [(slot, row) for slot, row, *what in drawn if row.take(*what, self.version)]
+        drawn = zip(places, joining, tokens.tolist(), logprobs.tolist(), strict=True)
+        first = [(place, row) for place, row, *what in drawn if row.take(*what, self.version)]
         if sampler.top is not None:
             self._give_top(joining, [sampler.top])
-        self._refresh(sampler if len(joining) == len(self._rows) else None)
-        for slot, row in first:
+        for place, row in zip(places, joining, strict=True):
+            self._rows[place] = row
+        self._live += len(joining)
+        for place, row in first:
             ended.append(row)
-            self._end(slot)
+            self._rows[place] = None
+            self._live -= 1
+        alone = self._ahead is None and places == list(range(len(self._rows)))
+        self._refresh(sampler if alone else None)
         return ended
 
     @torch.inference_mode()
     def step(self) -> list[Row]:
-        """Draw one more token for every row; returns rows that are seen to have ended."""
+        """Draw more tokens for every row; returns rows that are seen to have ended."""
         if self._live == 0:
             return []
-        ended = self._collect_drawn() if self._length == self._columns else []
+        if self._ahead is not None:
+            return self._step_ahead(self._ahead)
+        ended = self._collect_drawn() if self._width == self._cache.capacity else []
         if self._live == 0:
             return ended
-        if self._length == self._columns:
-            self._rearrange()
+        if self._width == self._cache.capacity:
+            self._drop_ended()
+            self._cache.reserve(len(self._rows), self._columns([]), len(self._rows))
             self._refresh()
-        assert self._cache is not None
-        logits = self._runner.decode(self._last, self._mask, self._positions, self._cache)
-        self._length += 1
-        if self._length == NARROWEST:
-            # What hid the columns that were not used yet may be needed no more.
-            self._mask = self._make_mask()
+        self._width += 1
+        logits = self._runner.decode(self._last, self._positions, self._width, self._cache)
         self._last, logprobs = self._sampler.draw(logits)
         self._positions += 1
-        if not self._on_host or self._live < len(self._rows):
+        if self._live < len(self._rows):
             # A row that has ended is decoded until it is dropped, and may run past the context.
-            self._positions.clamp_max_(self._context - 1)
+            most = min(self._context, self._cache.capacity) - 1
+            self._positions.clamp_max_(most)
         self._unread.append((self._last, logprobs, self.version))
         if self._sampler.top is not None:
             self._unread_top.append(self._sampler.top)
@@ -121,22 +141,55 @@ class Decoder:
             ended += self._collect_drawn()
         return ended
 
-    def compact(self) -> None:
-        """Drop rows that have ended from the batch when that is worth a copy of the cache."""
+    def _step_ahead(self, steps: CapturedSteps) -> list[Row]:
+        """Launch a chunk of steps, and look at those before it."""
+        count = 1 if self._constrained else min(CHUNK, max(1, self._longest))
+        steps.launch(count, self.version)
+        self._longest -= count
+        # The last chunk is waited for, and so is a token that says what may follow it.
+        return self._look(0 if self._constrained or self._longest <= 0 else 1)
+
+    def _look(self, most_pending: int) -> list[Row]:
+        """Give rows the tokens that have arrived; returns rows that have ended."""
+        assert self._ahead is not None
+        ended = []
+        for chunk in self._ahead.arrived(most_pending):
+            tokens, logprobs = chunk.tokens.T.tolist(), chunk.logprobs.T.tolist()
+            ended += self._take(tokens, logprobs, [chunk.version] * len(chunk.tokens), chunk.top)
+        return ended
+
+    @torch.inference_mode()
+    def compact(self) -> list[Row]:
+        """Drop rows that have ended from the batch when that is worth moving others.
+
+        Returns:
+            Others that were seen to have ended.
+        """
+        if not self._live or (self._ahead is None and self._unread):
+            return []
         dead = len(self._rows) - self._live
-        if self._live and not self._unread and dead >= _WORTH_DROPPING * len(self._rows):
-            with torch.inference_mode():
-                self._rearrange()
-                self._refresh()
+        if self._ahead is None and dead < _WORTH_DROPPING * len(self._rows):
+            return []
+        if self._ahead is not None and batch_size(self._live) == len(self._rows):
+            return []
+        ended = self._collect_drawn()
+        if self._live:
+            self._drop_ended()
+            self._refresh()
+        return ended
 
     @torch.inference_mode()
     def drop(self, rows: Sequence[Row]) -> list[Row]:
         """Give up ``rows``; returns others that have ended meanwhile."""
         gone = set(map(id, rows))
         ended = [row for row in self._collect_drawn() if id(row) not in gone]
-        for slot, row in enumerate(list(self._rows)):
+        for place, row in enumerate(list(self._rows)):
             if row is not None and id(row) in gone:
-                self._end(slot)
+                self._rows[place] = None
+                self._live -= 1
+        self._update_bounds()
+        if self._live and self._ahead is not None:
+            self._refresh()
         return ended
 
     def clear(self) -> None:
@@ -144,19 +197,15 @@ class Decoder:
         self._clear()
 
     def _must_collect(self) -> bool:
-        """Whether a row may have ended with the tokens just drawn."""
-        steps = len(self._unread)
-        if self._constrained:
-            # What may come next depends on the token.
-            return True
-        if not self._on_host:
-            return steps >= min(_LOOK_EVERY, self._longest)
-        if self._text_ends or steps >= self._nearest:
+        """Whether a row may have ended with the token just drawn."""
+        if self._constrained or self._text_ends or len(self._unread) >= self._nearest:
             return True
         return not self._stops.isdisjoint(self._last.tolist())
 
     def _collect_drawn(self) -> list[Row]:
-        """Copy the tokens drawn since the last call to their rows; returns rows that have ended."""
+        """Give rows the tokens drawn since the last call; returns rows that have ended."""
+        if self._ahead is not None:
+            return self._look(0)
         if not self._unread:
             return []
         unread, self._unread = self._unread, []
@@ -164,20 +213,27 @@ class Decoder:
         # One copy to the host for all steps.
         tokens = torch.stack([entry[0] for entry in unread], 1).tolist()
         logprobs = torch.stack([entry[1] for entry in unread], 1).tolist()
-        versions = [entry[2] for entry in unread]
+        return self._take(tokens, logprobs, [entry[2] for entry in unread], top)
+
+    def _take(
+        self,
+        tokens: list[list[int]],
+        logprobs: list[list[float]],
+        versions: Sequence[int],
+        top: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    ) -> list[Row]:
         ended, rows = [], list(self._rows)
-        for slot, row in enumerate(rows):
-            if row is not None and row.take_all(tokens[slot], logprobs[slot], versions):
+        for place, row in enumerate(rows):
+            if row is not None and row.take_all(tokens[place], logprobs[place], versions):
                 ended.append(row)
-                self._rows[slot] = None
+                self._rows[place] = None
         if top:
             self._give_top(rows, top)
         if ended:
             self._live -= len(ended)
             self._update_bounds()
-        else:
-            self._nearest -= len(unread)
-            self._longest -= len(unread)
+        elif self._ahead is None:
+            self._nearest -= len(versions)
         return ended
 
     @staticmethod
@@ -186,95 +242,83 @@ class Decoder:
     ) -> None:
         """Give each row the most probable tokens of the newest steps."""
         steps = [(tokens.tolist(), logprobs.tolist()) for tokens, logprobs in top]
-        for slot, row in enumerate(rows):
+        for place, row in enumerate(rows):
             if row is not None:
-                row.add_top_logprobs([(tokens[slot], values[slot]) for tokens, values in steps])
-
-    def _end(self, slot: int) -> None:
-        self._rows[slot] = None
-        self._live -= 1
-        self._update_bounds()
+                row.add_top_logprobs([(tokens[place], values[place]) for tokens, values in steps])
 
     def _update_bounds(self) -> None:
         """Update after how many steps a row can end at the earliest and at the latest."""
         if self._live == 0:
             self._clear()
-        remaining = [row.limit - len(row.tokens) for row in self._rows if row is not None]
+        remaining = [row.remaining for row in self._rows if row is not None]
         self._nearest, self._longest = min(remaining, default=0), max(remaining, default=0)
 
-    def _join(
-        self, joining: Sequence[Row], prefill: Prefill, picks: torch.Tensor, tokens: torch.Tensor
-    ) -> list[int]:
-        """Put rows into the batch, in slots of ended ones where they fit; returns the slots."""
-        positions = self._tensor([len(row.request.prompt_tokens) for row in joining])[:, None]
-        free = [slot for slot, row in enumerate(self._rows) if row is None]
-        if len(free) < len(joining) or prefill.width > self._length:
-            self._rearrange(prefill, picks, joining)
-            self._last = torch.cat([self._last, tokens])
-            self._positions = torch.cat([self._positions, positions])
-            return list(range(len(self._rows) - len(joining), len(self._rows)))
-        slots = free[: len(joining)]
-        where = self._tensor(slots)
-        assert self._cache is not None
-        self._cache.place(where, prefill.cache, picks)
-        self._last = self._last.index_copy(0, where, tokens)
-        self._positions = self._positions.index_copy(0, where, positions)
-        for slot, row in zip(slots, joining, strict=True):
-            self._rows[slot] = row
-            row.start = self._length - len(row.request.prompt_tokens)
-        self._live += len(joining)
-        return slots
-
-    def _rearrange(
-        self,
-        prefill: Prefill | None = None,
-        picks: torch.Tensor | None = None,
-        joining: Sequence[Row] = (),
-    ) -> None:
-        """Keep the live rows, append the joining ones, and move all as far left as they go."""
-        slots = [slot for slot, row in enumerate(self._rows) if row is not None]
-        kept = [row for row in self._rows if row is not None]
-        # Recurrent layers have no columns that could be moved.
-        first = min((row.start for row in kept), default=0) if self._runner.mergeable else 0
-        width = max(self._length - first if kept else 0, prefill.width if prefill else 0)
-        columns = self._room(width, [*kept, *joining])
-        if self._cache is None or not kept:
-            assert prefill is not None
-            assert picks is not None
-            self._cache = prefill.cache
-            self._cache.arrange(picks, width, columns)
+    def _places(self, joining: Sequence[Row]) -> list[int]:
+        """Where rows join: in places of ended ones first; the cache has room for them then."""
+        free = [place for place, row in enumerate(self._rows) if row is None]
+        kept = len(self._rows)
+        more = len(joining) - len(free)
+        if more > 0:
+            size = kept + more if self._ahead is None else batch_size(kept + more)
+            free += range(kept, size)
+            self._rows += [None] * (size - kept)
+        if self._ahead is None:
+            capacity = max(self._cache.capacity if kept else 0, self._columns(joining))
         else:
-            others = (prefill.cache, picks) if prefill is not None else ()
-            self._cache.arrange(self._tensor(slots), width, columns, *others)
-        where = self._tensor(slots)
-        self._last = self._last.index_select(0, where)
-        self._positions = self._positions.index_select(0, where)
-        for row in kept:
-            row.start += width - self._length
-        for row in joining:
-            row.start = width - len(row.request.prompt_tokens)
-        self._rows = [*kept, *joining]
-        self._live, self._length, self._columns = len(self._rows), width, columns
+            capacity = self._capacity_for([*joining, *(r for r in self._rows if r is not None)])
+        self._cache.reserve(len(self._rows), capacity, kept if self._live else 0)
+        return free[: len(joining)]
 
-    def _room(self, width: int, rows: Sequence[Row]) -> int:
-        needed = max(row.remaining for row in rows) + (0 if self._on_host else _LOOK_EVERY)
-        columns = max(width + min(needed, max(_GROWTH, width)), NARROWEST)
+    def _capacity_for(self, rows: Sequence[Row]) -> int:
+        """Columns for whole answers, and one for steps that are tried."""
+        longest = max(len(row.request.prompt_tokens) + row.limit for row in rows)
+        return rounded_capacity(longest + 1)
+
+    def _columns(self, joining: Sequence[Row]) -> int:
+        """Columns that are enough for a while."""
+        rows = [*joining, *(row for row in self._rows if row is not None)]
+        width = max(len(row.request.prompt_tokens) + len(row.tokens) for row in rows)
+        needed = max(row.remaining for row in rows)
         # Attention kernels want rows of the mask to be aligned.
-        return -(-columns // 8) * 8
+        columns = max(width, self._width) + min(needed, max(_GROWTH, width))
+        return max(-(-columns // 8) * 8, NARROWEST)
+
+    def _drop_ended(self) -> None:
+        """Move rows from the end of the batch to the places of those that have ended."""
+        size = self._live if self._ahead is None else batch_size(self._live)
+        holes = [place for place, row in enumerate(self._rows[:size]) if row is None]
+        order = list(range(size))
+        moving = (place for place in range(size, len(self._rows)) if self._rows[place] is not None)
+        for hole, place in zip(holes, moving, strict=False):
+            order[hole] = place
+        self._cache.keep(order)
+        self._rows = [self._rows[place] for place in order]
 
     def _refresh(self, sampler: Sampler | None = None) -> None:
         """Make what depends on which rows there are."""
-        self._sampler = sampler or self._sampler_of(self._rows)
-        self._mask = self._make_mask()
-        looks_for = {row.looks_for for row in self._rows if row is not None}
-        self._constrained = any(row is not None and row.matcher is not None for row in self._rows)
+        self._update_bounds()
+        if self._live == 0:
+            return
+        rows = self._rows
+        self._sampler = sampler or self._sampler_of(rows)
+        self._constrained = any(row is not None and row.matcher is not None for row in rows)
+        # The last token is not in the cache yet.
+        lengths = [
+            0 if row is None else len(row.request.prompt_tokens) + len(row.tokens) - 1
+            for row in rows
+        ]
+        if self._ahead is not None:
+            self._ahead.load(rows, lengths, self._sampler)
+            return
+        self._width = max(lengths)
+        # Rows of one length take fewer operations, and those that have ended have any.
+        lengths = [length or self._width for length in lengths]
+        looks_for = {row.looks_for for row in rows if row is not None}
         self._text_ends = any(texts for _, texts in looks_for)
         self._stops = frozenset().union(*(stops for stops, _ in looks_for))
-        self._update_bounds()
-
-    def _make_mask(self) -> torch.Tensor | None:
-        starts = [0 if row is None else row.start for row in self._rows]
-        return self._runner.mask(starts, self._length, self._columns)
+        self._last = self._tensor([row.tokens[-1] if row else 0 for row in rows])
+        self._positions = self._tensor(lengths)
+        self._runner.body.arrange(self._cache, lengths)
 
     def _sampler_of(self, rows: Sequence[Row | None]) -> Sampler:
         idle = SamplingParams(), (0, 0, 0, 0, 0), 0

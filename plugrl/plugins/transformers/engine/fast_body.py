@@ -8,15 +8,16 @@ it for a model only after both gave equal results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.nn.functional import embedding
 
-from plugrl.plugins.transformers.engine.cache import RowCache
-from plugrl.plugins.transformers.engine.fast_layer import Layer
-from plugrl.plugins.transformers.engine.fast_models import is_small
-from plugrl.plugins.transformers.engine.norms import Norm, States, exact
+from plugrl.plugins.transformers.engine.body import Prefill
+from plugrl.plugins.transformers.engine.fast_layer import Columns, Layer, Norm, States, exact
+from plugrl.plugins.transformers.engine.slots import Slots, SlotShape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 _POSITIONS = 1024
 #: Of so few tokens, all are computed up to the first positions whenever the weights change.
 _FEW_TOKENS = 2048
+
+#: Models made of this layer: RMS norms before attention and MLP, rotary positions, SiLU gates.
+_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+#: Kinds of rotary positions whose angles depend on the position alone.
+_ROTARY = frozenset({"default", "linear", "llama3"})
+#: Larger models spend their time in matrix products, and matrices of their own take memory.
+_MOST_PARAMETERS = 200_000_000
 
 
 class FastBody:
@@ -35,6 +43,8 @@ class FastBody:
     :meth:`refresh` renews them.
     """
 
+    joins = True
+
     def __init__(self, model: PreTrainedModel) -> None:
         body: Any = model.base_model
         self._body = body
@@ -42,7 +52,10 @@ class FastBody:
         # In half precision, the product of two weights would be rounded once more.
         small = is_small(model) and model.device.type == "cpu" and model.dtype == self._exact
         self._layers = [Layer(layer, model.config, small) for layer in body.layers]
-        self.key_heads = int(model.config.num_key_value_heads)
+        config: Any = model.config
+        width, heads = int(body.layers[0].self_attn.head_dim), int(config.num_key_value_heads)
+        count = len(self._layers)
+        self._shape = SlotShape(count, heads, width, width, model.dtype, model.device)
         self._norm = Norm(body.norm)
         self._angles = torch.empty(0)
         self._few = small and int(model.config.vocab_size) <= _FEW_TOKENS
@@ -60,28 +73,52 @@ class FastBody:
             states = self._norm.states(self._body.embed_tokens.weight)
             self._known = states.whole, self._layers[0].project(states)
 
+    def new_cache(self) -> Slots:
+        """Slots for the rows of a batch."""
+        return Slots(self._shape)
+
+    def arrange(self, cache: Slots, positions: Sequence[int]) -> None:
+        """Prepare for steps of rows that have so many tokens."""
+        cache.plan = Columns(cache, positions)
+
     def step(
-        self,
-        tokens: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor,
-        cache: RowCache,
+        self, tokens: torch.Tensor, positions: torch.Tensor, width: int, cache: Slots
     ) -> torch.Tensor:
         """Last hidden states, [B, H]; the tokens' keys and values are appended to ``cache``.
 
         Args:
             tokens: [B].
-            mask: what :meth:`Runner.mask` made, or None.
-            positions: [B, 1].
+            positions: [B], tokens that the rows have before.
+            width: tokens of the longest row after it.
             cache: of this model.
         """
         states, projected = self._first_states(tokens)
-        # A row is in the first column at the earliest, so no position reaches the length.
-        angles = self._angles_at(positions[:, 0], cache.get_seq_length())
-        for layer, cached in zip(self._layers, cache.layers, strict=True):
-            layer.step(states, projected, mask, angles, cached)
+        angles = self._angles_at(positions, width)
+        columns: Columns = cache.plan
+        columns.advance(positions, width)
+        for number, layer in enumerate(self._layers):
+            layer.step(states, projected, angles, number, columns)
             projected = None
         return self._norm(states)
+
+    def prefill(
+        self,
+        prompts: Sequence[Sequence[int]],
+        cache: Slots,
+        picks: Sequence[int],
+        places: Sequence[int],
+    ) -> Prefill:
+        """Compute prompts, and give the states of prompt ``picks[i]`` to row ``places[i]``."""
+        width = max(map(len, prompts))
+        # Padding stands behind, where no token sees it.
+        ids = np.zeros((len(prompts), width), dtype=np.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt)] = prompt
+        tokens = torch.from_numpy(ids).to(self._body.device)
+        positions = torch.arange(width, device=tokens.device).expand(len(prompts), -1)
+        cache.fill_from(picks, places)
+        hidden = self.sequences(tokens, positions, cache=cache)
+        return Prefill(prompts, hidden.flatten(0, 1), [width * row for row in range(len(prompts))])
 
     @torch.no_grad()
     def sequences(
@@ -89,16 +126,16 @@ class FastBody:
         tokens: torch.Tensor,
         positions: torch.Tensor,
         real: torch.Tensor | None = None,
-        cache: RowCache | None = None,
+        cache: Slots | None = None,
     ) -> torch.Tensor:
         """Last hidden states, [B, T, H], of whole sequences.
 
         Args:
             tokens: [B, T].
             positions: [B, T], each below T.
-            real: [B, T], which tokens are not padding; None when all are. It may stand on either
-                side, and gets hidden states that mean nothing.
-            cache: an empty one, which gets the keys and values.
+            real: [B, T], which tokens are not padding; None when all are, or padding stands on the
+                right. It gets hidden states that mean nothing.
+            cache: gets the keys and values, as it was told.
         """
         rows, length = tokens.shape
         states, projected = self._first_states(tokens.flatten())
@@ -110,8 +147,9 @@ class FastBody:
             # Padding sees itself, because a softmax over nothing is not a number.
             mask = ((distance >= 0) & real[:, None, None, :]) | (distance == 0)
         for number, layer in enumerate(self._layers):
-            cached = None if cache is None else cache.layers[number]
-            layer.sequences(states, projected, rows, mask, angles, cached)
+            keys, values = layer.sequences(states, projected, rows, mask, angles)
+            if cache is not None:
+                cache.store(number, keys, values)
             projected = None
         return self._norm(states).view(rows, length, -1)
 
@@ -132,3 +170,30 @@ class FastBody:
             half = cos.shape[-1] // 2
             self._angles = torch.complex(cos[0, :, :half], sin[0, :, :half])[:, None, None]
         return self._angles.index_select(0, positions)
+
+
+def has_fast_body(model: PreTrainedModel) -> bool:
+    """Whether ``model`` consists of the layers that are known here."""
+    config: Any = model.config
+    rotary = getattr(model.base_model, "rotary_emb", None)
+    return (
+        config.model_type in _FAMILY
+        and config.hidden_act == "silu"
+        and getattr(rotary, "rope_type", None) in _ROTARY
+        and set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
+        and getattr(config, "sliding_window", None) is None
+        and not any(
+            layer.self_attn.o_proj.bias is not None or layer.mlp.gate_proj.bias is not None
+            for layer in model.base_model.layers
+        )
+        and not any(hooks for hooks in map(_hooks, model.base_model.modules()))
+    )
+
+
+def is_small(model: PreTrainedModel) -> bool:
+    """Whether copies of the matrices of ``model`` are worth their memory."""
+    return int(model.num_parameters()) <= _MOST_PARAMETERS
+
+
+def _hooks(module: Any) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)

@@ -2,13 +2,123 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.linalg import vector_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from plugrl.plugins.transformers.engine.norms import Norm, States, exact
+from plugrl.plugins.transformers.engine.slots import Slots
+
+#: A softmax over fewer columns goes through them one by one, and takes up to ten times as long.
+NARROWEST = 16
+
+
+class States(NamedTuple):
+    """States [N, H] as a view of [N, H + 1] with the column that norms want."""
+
+    whole: torch.Tensor
+    own: torch.Tensor
+
+
+class Norm:
+    """An RMS norm in two operations, where the one of the CPU takes seven.
+
+    With the square root of H * epsilon in one more column, the norm of a row is what the states
+    are to be divided by, but for the square root of H.
+    """
+
+    def __init__(self, norm: Any) -> None:
+        self._weight, self._eps = norm.weight.detach(), float(norm.variance_epsilon)
+        self._exact = exact(self._weight.dtype)
+        #: The weight as it is after :meth:`bare`, [H].
+        self.scaled = torch.empty_like(self._weight, dtype=self._exact, requires_grad=False)
+
+    def refresh(self) -> None:
+        """Take over other weights."""
+        torch.mul(self._weight, self._weight.shape[0] ** 0.5, out=self.scaled)
+
+    def states(self, rows: torch.Tensor) -> States:
+        """A copy of ``rows``, [N, H], with the column."""
+        count, size = rows.shape
+        whole = rows.new_full((count, size + 1), (size * self._eps) ** 0.5)
+        own = whole[:, :size]
+        own.copy_(rows)
+        return States(whole, own)
+
+    def __call__(self, states: States) -> torch.Tensor:
+        """Normed states, [N, H]."""
+        own = states.own
+        norm = vector_norm(states.whole, dim=-1, keepdim=True, dtype=self._exact)
+        return (own / norm).mul_(self.scaled).to(own.dtype)
+
+    def bare(self, states: States) -> torch.Tensor:
+        """Normed states before the multiplication by :attr:`scaled`, [N, H], in full precision."""
+        return states.own / vector_norm(states.whole, dim=-1, keepdim=True)
+
+
+def exact(dtype: torch.dtype) -> torch.dtype:
+    """The precision of norms and angles of a model of ``dtype``."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class Columns:
+    """What the steps of a batch write to and see of the slots, until its rows change.
+
+    Args:
+        slots: of the model.
+        positions: tokens that each row has.
+    """
+
+    def __init__(self, slots: Slots, positions: Sequence[int]) -> None:
+        rows, capacity, device = len(positions), slots.capacity, slots.shape.device
+        heads = slots.shape.heads
+        states = list(zip(slots.keys, slots.values, strict=True))
+        self._flat = [(k.flatten(0, 2), v.flatten(0, 2)) for k, v in states]
+        self._own = [(k[:rows].flatten(0, 1), v[:rows].flatten(0, 1)) for k, v in states]
+        self._at = self._width = 0
+        self._index: torch.Tensor | None = None
+        #: What hides columns that a row does not have, to be added to scores; None: nothing does.
+        self.mask: torch.Tensor | None = None
+        # Rows of one length write in one column and need no mask.
+        self._starts: torch.Tensor | None = None
+        if len(set(positions)) > 1:
+            self._starts = torch.arange(rows * heads, device=device) * capacity
+            self._heads = heads
+            there = torch.arange(capacity, device=device) < torch.tensor(
+                positions, device=device
+            ).repeat_interleave(heads).unsqueeze(1)
+            self._hidden = torch.zeros(there.shape, dtype=slots.shape.dtype, device=device)
+            self._hidden.masked_fill_(~there, -torch.inf)
+
+    def advance(self, positions: torch.Tensor, width: int) -> None:
+        """Go to a step: rows have ``positions`` ([B]) tokens, and at most ``width`` after it."""
+        self._at, self._width = width - 1, max(width, NARROWEST)
+        if self._starts is None:
+            self.mask = None
+            if width < NARROWEST:
+                states = self._own[0][0]
+                self.mask = states.new_zeros(1, 1, NARROWEST)
+                self.mask[..., width:] = -torch.inf
+            return
+        self._index = self._starts + positions.repeat_interleave(self._heads)
+        self._hidden.view(-1).index_fill_(0, self._index, 0)
+        self.mask = self._hidden.narrow(1, 0, self._width).unsqueeze(1)
+
+    def append(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write states of a step, [B * heads, D]; returns what is seen, [B * heads, columns, D]."""
+        all_keys, all_values = self._own[layer]
+        if self._index is None:
+            all_keys.select(1, self._at).copy_(keys)
+            all_values.select(1, self._at).copy_(values)
+        else:
+            flat_keys, flat_values = self._flat[layer]
+            flat_keys.index_copy_(0, self._index, keys)
+            flat_values.index_copy_(0, self._index, values)
+        return all_keys.narrow(1, 0, self._width), all_values.narrow(1, 0, self._width)
 
 
 class Layer:
@@ -114,14 +224,14 @@ class Layer:
         self,
         states: States,
         projected: torch.Tensor | None,
-        mask: torch.Tensor | None,
         angles: torch.Tensor,
-        cached: Any,
+        number: int,
+        seen: Columns,
     ) -> None:
         """Change the states of one token a row, [B, H]; ``projected`` as :meth:`project`."""
         queries, new, values = self._heads(states, projected, angles)
-        keys, values = cached.append(new, values)
-        keys = keys.transpose(1, 2)
+        keys, values = seen.append(number, new, values)
+        keys, mask = keys.transpose(1, 2), seen.mask
         if mask is None and self._query_norm is not None:
             scores = torch.bmm(queries, keys)
         else:
@@ -141,15 +251,16 @@ class Layer:
         rows: int,
         mask: torch.Tensor | None,
         angles: torch.Tensor,
-        cached: Any,
-    ) -> None:
-        """Change the states of all tokens of ``rows`` sequences, [B * T, H]."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Change the states of all tokens of ``rows`` sequences, [B * T, H].
+
+        Returns:
+            Keys and values, [B, heads, T, D].
+        """
         queries, keys, values = (
             each.reshape(rows, angles.shape[0] // rows, -1, self._width).transpose(1, 2)
             for each in self._heads(states, projected, angles)
         )
-        if cached is not None:
-            cached.update(keys, values)
         seen = scaled_dot_product_attention(
             queries,
             keys,
@@ -160,6 +271,7 @@ class Layer:
             enable_gqa=self._group > 1,
         )
         self._finish(states, seen.transpose(1, 2).reshape(angles.shape[0], -1))
+        return keys, values
 
     def project(self, states: States) -> torch.Tensor:
         """Queries, key and value of each group, [N, keys * (group + 2) * D], not turned yet."""

@@ -1,181 +1,83 @@
-"""Forward passes over a :class:`RowCache`, for any decoder of ``transformers``."""
+"""Logits of a model: its layers in the form that fits it best, and its head."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from plugrl.plugins.transformers.engine.cache import NARROWEST, RowCache
-from plugrl.plugins.transformers.engine.fast_body import FastBody
-from plugrl.plugins.transformers.engine.fast_models import has_fast_body
+from plugrl.plugins.transformers.engine.body import Body, Prefill
+from plugrl.plugins.transformers.engine.compiling import StepCompiler
+from plugrl.plugins.transformers.engine.fast_body import FastBody, has_fast_body
 from plugrl.plugins.transformers.engine.head import body_and_head
+from plugrl.plugins.transformers.engine.slot_body import SlotBody
+from plugrl.plugins.transformers.engine.whole_body import WholeBody
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
 
 #: Positions whose logits over the vocabulary are in memory at once.
 _HEAD_CHUNK = 1024
 
 
-@dataclass(slots=True)
-class Prefill:
-    """Prompts that were computed: right-aligned rows of ``width`` columns."""
-
-    prompts: Sequence[Sequence[int]]
-    width: int
-    hidden: torch.Tensor
-    cache: RowCache
-
-
 class Runner:
-    """Computes logits with a model; knows how it wants its cache, mask and positions.
+    """Computes logits with a model.
+
+    The model's layers run over slots where that gives what the model gives: in joined operations
+    for small models on the CPU, else as ``transformers`` has them. What does not fit runs over the
+    cache of ``transformers``, whole batches at a time.
 
     Args:
         model: a causal language model, in evaluation mode.
         pad_token_id: what fills the rows of shorter prompts.
+        compiler: compiles decode steps on an accelerator; None: they are not.
     """
 
-    def __init__(self, model: PreTrainedModel, pad_token_id: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, pad_token_id: int, compiler: StepCompiler | None = None
+    ) -> None:
         self.model = model
+        self.compiler = compiler or StepCompiler(model, "", False, None)
         self.device = model.device
-        self._pad = pad_token_id
-        self._body, self._head = body_and_head(model)
-        accepted = inspect.signature(model.base_model.forward).parameters
-        # transformers 5.24 renamed the argument.
-        self._cache_name = "cache" if "cache" in accepted else "past_key_values"
-        self._takes_positions = "position_ids" in accepted
-        cache = RowCache(model.config)
-        self.mergeable = cache.mergeable
-        # An additive mask is taken as it is by every model whose layers are alike and that lets
-        # others attend for it; otherwise the model makes its own from zeros and ones.
-        self.adds_mask = (
-            cache.mergeable
-            and cache.plain
-            and bool(getattr(model, "_supports_attention_backend", False))
-            and getattr(model.config, "_attn_implementation", None) in ("sdpa", "eager")
-        )
         self.dtype = model.dtype
-        self._fast_body: FastBody | None = None
-        if self.adds_mask and has_fast_body(model):
-            expected = self._trial()
-            self._fast_body = FastBody(model)
-            # Half precision rounds differently in every layer, so whole vectors are compared.
-            apart = (self._trial() - expected).norm() / expected.norm()
-            if not float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05):
-                self._fast_body = None
+        self._plain, self._head = body_and_head(model)
+        self.body: Body = self._choose(pad_token_id)
+        #: Whether steps are launched before the tokens of the last ones are looked at.
+        self.ahead = self.device.type != "cpu" and isinstance(self.body, SlotBody)
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Prefill:
-        """Compute prompts of any lengths, left-padded to the longest."""
-        width = max(map(len, prompts))
-        ids = np.full((len(prompts), width), self._pad, dtype=np.int64)
-        mask = np.zeros((len(prompts), width), dtype=np.int64)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = prompt
-            mask[row, width - len(prompt) :] = 1
-        positions = self._on_device((mask.cumsum(1) - 1).clip(0))
-        cache = RowCache(self.model.config)
-        tokens, real = self._on_device(ids), None if mask.all() else self._on_device(mask)
-        if self._fast_body is None:
-            hidden = self._forward(tokens, real, positions, cache)
-        else:
-            hidden = self._fast_body.sequences(
-                tokens, positions, None if real is None else real != 0, cache
-            )
-        return Prefill(prompts, width, hidden, cache)
+    def prefill(
+        self,
+        prompts: Sequence[Sequence[int]],
+        cache: Any,
+        picks: Sequence[int],
+        places: Sequence[int],
+    ) -> Prefill:
+        """Compute prompts, and give the states of prompt ``picks[i]`` to row ``places[i]``."""
+        return self.body.prefill(prompts, cache, picks, places)
 
     def decode(
-        self,
-        tokens: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor,
-        cache: RowCache,
+        self, tokens: torch.Tensor, positions: torch.Tensor, width: int, cache: Any
     ) -> torch.Tensor:
-        """Logits [B, V] after one more token a row.
-
-        Args:
-            tokens: [B].
-            mask: what :meth:`mask` made.
-            positions: [B, 1], of the tokens in their own sequences.
-            cache: gets the tokens' keys and values.
-        """
-        return self._head(self._after(tokens, mask, positions, cache))
-
-    def _after(
-        self,
-        tokens: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor,
-        cache: RowCache,
-    ) -> torch.Tensor:
-        """Last hidden states, [B, H]."""
-        used = cache.get_seq_length() + 1
-        if self._fast_body is None:
-            mask = mask if mask is None else mask.narrow(-1, 0, used)
-            return self._forward(tokens[:, None], mask, positions, cache)[:, -1]
-        if mask is not None:
-            if used <= NARROWEST:
-                mask[..., used - 1] = 0
-            mask = mask.narrow(-1, 0, max(used, NARROWEST))
-        return self._fast_body.step(tokens, mask, positions, cache)
-
-    def refresh(self) -> None:
-        """To be called when the model has got other weights."""
-        if self._fast_body is not None:
-            self._fast_body.refresh()
-
-    @torch.no_grad()
-    def _trial(self) -> torch.Tensor:
-        """Hidden states of two rows, one of them shorter, that two tokens follow."""
-        most = int(self.model.config.vocab_size) - 1
-        prefill = self.prefill([[0, most, most // 2], [most // 3]])
-        prefill.cache.arrange(torch.arange(2, device=self.device), 3, NARROWEST)
-        mask, seen = self.mask([0, 2], 3, NARROWEST), [prefill.hidden[0], prefill.hidden[1, -1:]]
-        for step in range(2):
-            tokens = torch.tensor([most // 2, step], device=self.device)
-            positions = torch.tensor([[3 + step], [1 + step]], device=self.device)
-            seen.append(self._after(tokens, mask, positions, prefill.cache))
-        return torch.cat(seen).float()
-
-    def mask(self, starts: Sequence[int], used: int, columns: int) -> torch.Tensor | None:
-        """A mask that hides what lies left of each row's start; None when nothing is hidden.
-
-        Args:
-            starts: the first column of each row.
-            used: columns that are filled; :meth:`decode` fills the others one by one.
-            columns: all of them.
-        """
-        narrow = self._fast_body is not None and used < NARROWEST
-        if not any(starts) and not narrow:
-            return None
-        begin = torch.tensor(starts, device=self.device)[:, None]
-        places = torch.arange(columns, device=self.device)
-        seen = places >= begin
-        if not self.adds_mask:
-            return seen.long()
-        if narrow:
-            seen &= (places < used) | (places >= NARROWEST)
-        added = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
-        added.masked_fill_(~seen, -torch.inf)
-        if self._fast_body is None:
-            return added[:, None, None, :]
-        # Batched products have a row for each head that has keys of its own.
-        return added.repeat_interleave(self._fast_body.key_heads, 0)[:, None, :]
+        """Logits [B, V] after one more token a row; see :class:`Body` for the arguments."""
+        return self._head(self.body.step(tokens, positions, width, cache))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits over the vocabulary, float32."""
         return self._head(hidden)
 
-    def prompt_log_probs(self, prefill: Prefill, row: int, temperature: float) -> list[float]:
+    def refresh(self) -> None:
+        """To be called when the model has got other weights."""
+        self.body.refresh()
+
+    def prompt_log_probs(self, prefill: Prefill, prompt: int, temperature: float) -> list[float]:
         """Log-probability of each token of a prompt given the ones before it, 0.0 first."""
-        prompt = prefill.prompts[row]
-        hidden = prefill.hidden[row, prefill.width - len(prompt) : -1]
-        targets = torch.tensor(prompt[1:], device=self.device)
+        hidden = prefill.of(prompt)[:-1]
+        targets = torch.tensor(prefill.prompts[prompt][1:], device=self.device)
         out = [0.0]
         for start in range(0, len(targets), _HEAD_CHUNK):
             logits = self.logits(hidden[start : start + _HEAD_CHUNK])
@@ -185,20 +87,66 @@ class Runner:
             out += (-cross_entropy(logits, wanted, reduction="none")).tolist()
         return out
 
-    def _forward(
-        self,
-        input_ids: torch.Tensor,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor,
-        cache: RowCache,
-    ) -> torch.Tensor:
-        options: dict[str, Any] = {self._cache_name: cache}
-        if self._takes_positions:
-            options["position_ids"] = positions
-        hidden: torch.Tensor = self._body(
-            input_ids=input_ids, attention_mask=mask, use_cache=True, **options
-        ).last_hidden_state
-        return hidden
+    def _choose(self, pad: int) -> Body:
+        """The first body that gives what the model gives for two rows."""
+        model = self.model
+        makers: list[Callable[[], Body]] = [lambda: SlotBody(model, self._plain)]
+        if self.device.type == "cpu" and has_fast_body(model):
+            makers.insert(0, lambda: FastBody(model))
+        expected = self._expected()
+        for make in makers:
+            try:
+                body = make()
+                apart = (self._trial(body) - expected).norm() / expected.norm()
+            except Exception as error:
+                # Whatever a model's code does with arguments that it does not know.
+                logger.debug("%s does not fit: %r", model.config.model_type, error)
+                continue
+            # Half precision rounds differently in every layer, so whole vectors are compared.
+            if float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05):
+                return body
+        logger.warning(
+            "models of type %s are sampled from through the cache of transformers, whole batches "
+            "at a time, which is slower: their layers do not keep keys and values as the engine "
+            "does",
+            model.config.model_type,
+        )
+        return WholeBody(model, self._plain, pad)
 
-    def _on_device(self, values: np.ndarray[Any, Any]) -> torch.Tensor:
-        return torch.from_numpy(values).to(self.device)
+    def _rows(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Prompts of a trial, one longer than the other, and the two tokens that follow each."""
+        most = int(self.model.config.get_text_config(decoder=True).vocab_size) - 1
+        return [[1, most, most // 2], [most // 3]], [[most // 2, 1], [1, most // 2]]
+
+    @torch.no_grad()
+    def _expected(self) -> torch.Tensor:
+        """Hidden states of the trial's rows, by the model as it is."""
+        states = []
+        for prompt, more in zip(*self._rows(), strict=True):
+            tokens = torch.tensor([[*prompt, *more]], device=self.device)
+            states.append(
+                self._plain(
+                    input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
+                ).last_hidden_state[0]
+            )
+        return torch.cat(states).float()
+
+    @torch.no_grad()
+    def _trial(self, body: Body) -> torch.Tensor:
+        """The same by ``body``: prompts first, then one token after the other."""
+        prompts, more = self._rows()
+        cache = body.new_cache()
+        cache.reserve(2, 16, 0)
+        prefill = body.prefill(prompts, cache, [0, 1], [0, 1])
+        states = [[prefill.of(0)], [prefill.of(1)]]
+        lengths = [len(prompt) for prompt in prompts]
+        body.arrange(cache, lengths)
+        for tokens in zip(*more, strict=True):
+            positions = torch.tensor(lengths, device=self.device)
+            hidden = body.step(
+                torch.tensor(tokens, device=self.device), positions, max(lengths) + 1, cache
+            )
+            lengths = [length + 1 for length in lengths]
+            for own, state in zip(states, hidden, strict=True):
+                own.append(state[None])
+        return torch.cat([state for own in states for state in own]).float()

@@ -68,19 +68,20 @@ class Serving:
         return bool(self.waiting) or self.decoder.live > 0
 
     def advance(self, version: int) -> list[Row]:
-        """Let rows join and decode one token each; returns those that ended."""
+        """Let rows join and decode tokens of each; returns those that ended."""
         decoder = self.decoder
         decoder.version = version
         ended: list[Row] = []
+        size = decoder.most_rows(self.waiting, self._size) if self.waiting else self._size
         # Joining costs a forward pass of its own, so a long queue joins in larger parts.
-        worth = min(len(self.waiting), max(1, self._size // 4))
-        room = self._size - decoder.live
+        worth = min(len(self.waiting), max(1, size // 4))
+        room = size - decoder.live
         if self.waiting and decoder.can_admit and room >= worth:
             ended += decoder.admit(
                 [self.waiting.popleft() for _ in range(self._joining_count(room))]
             )
         if not self.waiting:
-            decoder.compact()
+            ended += decoder.compact()
         return ended + decoder.step()
 
     def _joining_count(self, room: int) -> int:

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from plugrl.core.run.process.compiler import compiler_failure, missing_compiler
+from plugrl.core.run.process.compiler import (
+    compiler_failure,
+    missing_compiler,
+    use_cache_folder,
+)
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 
@@ -59,6 +63,7 @@ class CompiledLayers:
         #: Whether it could be done; else one line is logged and the layers are as they were.
         self.active = reason is None
         if reason is None:
+            use_cache_folder()
             reason = self._compile(_batch(model), first_pass)
         if reason is not None:
             self.undo()
