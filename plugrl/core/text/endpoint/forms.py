@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from plugrl.core.text.agents.parsing import CallRule, Parser
-from plugrl.core.text.endpoint.faults import ApiError, invalid, unsupported
+from plugrl.core.text.endpoint.faults import invalid, unsupported
 from plugrl.core.text.inference import grammars
 
 #: Characters of a schema as JSON.
@@ -84,7 +84,7 @@ def read_tool_choice(
     Raises:
         ApiError: it is malformed, or there is no such tool.
     """
-    if value in (None, "auto", "none") and not isinstance(value, dict):
+    if value is None or value in ("auto", "none"):
         return value or "auto"
     if value == "required":
         if not tools:
@@ -185,45 +185,57 @@ def answer_grammar(
     Raises:
         ApiError: calls are forced, and no parser says how one is written.
     """
-    strict = any(tool["function"].get("strict") for tool in tools)
     may_call = bool(tools) and form.choice != "none"
     calls = _calls(form, tools, call_parsers) if may_call else []
     if may_call and not calls:
-        if form.forced:
-            raise unsupported(
-                "tool_choice",
-                "calls cannot be forced, since no parser of calls says how one is written; send "
-                "auto, or use a parser that does, such as hermes",
-            )
-        left = {"tools.strict": strict, "parallel_tool_calls": not form.parallel}
-        unenforced = [name for name, asked in left.items() if asked]
-        if form.schema is not None:
-            raise unsupported(
-                "response_format",
-                "response_format cannot be enforced beside tools, since no parser of calls says "
-                "how one is written; send tool_choice none, or use a parser that does",
-            )
-        return "", unenforced
+        _refuse_unknown_calls(form)
     if form.forced:
-        return _grammar(_forced(calls, form), parsers, prompt), []
-    if form.schema is not None:
-        json_or_call = {"start": "answer", "answer": json_rule(form.schema)}
+        rules = _forced(calls, form)
+    elif form.schema is not None:
+        rules = {"start": "answer", "answer": json_rule(form.schema)}
         if calls:
-            json_or_call = {"start": "answer | calls", **_forced(calls, form, "calls")}
-            json_or_call["answer"] = json_rule(form.schema)
-        return _grammar(json_or_call, parsers, prompt), []
-    if calls and (strict or not form.parallel):
-        if any(not call.opening for call in calls):
-            left = {"tools.strict": strict, "parallel_tool_calls": not form.parallel}
-            return "", [name for name, asked in left.items() if asked]
-        return _grammar(_free(calls, form), parsers, prompt), []
-    return "", []
+            rules |= {**_forced(calls, form, "calls"), "start": "answer | calls"}
+    else:
+        limits = call_limits(form, tools)
+        if not limits or not calls or not all(call.opening for call in calls):
+            return "", limits
+        rules = _free(calls, form)
+    return _grammar(rules, parsers, prompt), []
+
+
+def call_limits(form: AnswerForm, tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The parameters that limit the calls which a reply is free to make."""
+    if not tools or form.choice == "none":
+        return []
+    strict = any(tool["function"].get("strict") for tool in tools)
+    limits = {"tools.strict": strict, "parallel_tool_calls": not form.parallel}
+    return [name for name, limited in limits.items() if limited]
+
+
+def _refuse_unknown_calls(form: AnswerForm) -> None:
+    """Refuse what needs to know how calls are written, where no parser says so.
+
+    Raises:
+        ApiError: calls are forced, or an answer is either a call or JSON.
+    """
+    if form.forced:
+        raise unsupported(
+            "tool_choice",
+            "calls cannot be forced, since no parser of calls says how one is written; send "
+            "auto, or use a parser that does, such as hermes",
+        )
+    if form.schema is not None:
+        raise unsupported(
+            "response_format",
+            "response_format cannot be enforced beside tools, since no parser of calls says "
+            "how one is written; send tool_choice none, or use a parser that does",
+        )
 
 
 def _calls(
     form: AnswerForm, tools: Sequence[Mapping[str, Any]], parsers: Sequence[Parser]
 ) -> list[CallRule]:
-    """How each tool that may be called is called; none: nobody knows."""
+    """How each tool that may be called is called; empty: no parser says so of one of them."""
     found = []
     for tool in tools:
         function = tool["function"]
@@ -287,4 +299,4 @@ def check_grammar(grammar: str, param: str) -> None:
     """
     fault = grammars.grammar_fault(grammar)
     if fault:
-        raise ApiError(400, f"{param} cannot be enforced: {fault}", param, "invalid_value")
+        raise invalid(param, f"{param} cannot be enforced: {fault}")

@@ -20,7 +20,7 @@ from plugrl.core.text.endpoint.faults import (
     session_ended,
     unsupported,
 )
-from plugrl.core.text.endpoint.forms import answer_grammar, check_grammar
+from plugrl.core.text.endpoint.forms import answer_grammar, call_limits, check_grammar
 from plugrl.core.text.endpoint.messages import read_messages
 from plugrl.core.text.endpoint.recording import Prompt, Recording, Turn
 from plugrl.core.text.endpoint.replies import Choice
@@ -261,21 +261,20 @@ class Session:
         grammar, unenforced = answer_grammar(
             form, asked.tools, offer.parsers, offer.call_parsers, prompts[0].text
         )
-        if grammar and "grammar" not in offer.limits[model].options:
-            if form.schema is None and not form.forced:
-                grammar, unenforced = "", ["tools.strict", "parallel_tool_calls"]
-            else:
-                param = "tool_choice" if form.forced else "response_format"
-                raise unsupported(
-                    param, f"{param} cannot be enforced by the service of {model!r}; leave it out"
-                )
-        if grammar:
-            param = "tool_choice" if form.forced else "response_format"
-            param = "tools" if form.schema is None and not form.forced else param
-            if len(grammar) > _SHORT_GRAMMAR:
-                await asyncio.to_thread(check_grammar, grammar, param)
-            else:
-                check_grammar(grammar, param)
+        if not grammar:
+            return "", unenforced
+        free = form.schema is None and not form.forced
+        param = "tools" if free else "tool_choice" if form.forced else "response_format"
+        if "grammar" not in offer.limits[model].options:
+            if free:
+                return "", call_limits(form, asked.tools)
+            raise unsupported(
+                param, f"{param} cannot be enforced by the service of {model!r}; leave it out"
+            )
+        if len(grammar) > _SHORT_GRAMMAR:
+            await asyncio.to_thread(check_grammar, grammar, param)
+        else:
+            check_grammar(grammar, param)
         return grammar, unenforced
 
     def _prompts(

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -10,7 +12,7 @@ from waiting import wait_until
 
 from plugrl.core.errors import RunError
 from plugrl.core.run.report import live
-from plugrl.core.run.report.page import REPORT_FILE
+from plugrl.core.run.report.page import REPORT_FILE, report_file
 from plugrl.core.run.run import Run
 
 
@@ -82,6 +84,39 @@ def test_what_a_kill_leaves_of_a_page_is_removed_and_the_old_page_stays(make_run
     assert shown(run.folder)["step"] == 1
     Run.open(run.folder).finish("done")
     assert not half.exists()
+
+
+WRITING = """
+import sys
+from types import SimpleNamespace
+from plugrl.core.run.report import live
+from plugrl.core.run.run import Run
+live._FIRST = live._INTERVAL = live._PAUSE = 0.0
+tree = {"experiment_name": "toy", "settings": {"runs_folder": sys.argv[1], "progress": "none"}}
+run = Run.create(SimpleNamespace(tree=tree), SimpleNamespace(input_text="", overrides=()))
+with run:
+    for step in range(1, 10**6):
+        run.sample("rollouts", {"step": step, "prompt": "p" * 4000, "answer": str(step)})
+        run.end_step(step, {"rollout/reward": step})
+"""
+
+
+@pytest.mark.integration
+def test_a_kill_in_the_middle_of_writing_leaves_a_whole_page(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", WRITING, str(tmp_path)])
+    try:
+        wait_until(lambda: list(tmp_path.glob("toy/*/report.html")), process)
+        wait_until(lambda: list(tmp_path.glob(f"toy/*/.tmp-{REPORT_FILE}-*")), process)
+    finally:
+        process.kill()
+        process.wait()
+    (folder,) = tmp_path.glob("toy/*")
+    before = shown(folder)
+    assert before["state"] == "running"
+    assert (folder / REPORT_FILE).read_text("utf-8").endswith("</html>\n")
+    report_file([folder])
+    assert shown(folder)["state"] == "killed"
+    assert shown(folder)["step"] >= before["step"]
 
 
 def test_a_resumed_run_shows_no_step_twice(make_run, monkeypatch):

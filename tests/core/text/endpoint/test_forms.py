@@ -292,9 +292,16 @@ def test_a_service_that_knows_no_grammars_refuses_forms():
             with pytest.raises(ApiError) as caught:
                 run(own.answer(read_chat(body(messages=HELLO, **values))))
             assert (caught.value.status, caught.value.param) == (400, param)
-        asked = body(messages=HELLO, tools=[function("a", strict=True)], parallel_tool_calls=False)
-        (choice,) = run(own.answer(read_chat(asked)))
-        assert choice.unenforced == ["tools.strict", "parallel_tool_calls"]
+        for strict, parallel, unenforced in (
+            (True, False, ["tools.strict", "parallel_tool_calls"]),
+            (True, True, ["tools.strict"]),
+            (False, False, ["parallel_tool_calls"]),
+            (False, True, []),
+        ):
+            tools = [function("a", strict=strict)]
+            asked = body(messages=HELLO, tools=tools, parallel_tool_calls=parallel)
+            (choice,) = run(own.answer(read_chat(asked)))
+            assert choice.unenforced == unenforced
 
 
 def test_recursion_with_an_end_is_enforced(model):

@@ -193,9 +193,9 @@ def raw(url, data):
     return connection
 
 
-def post(body, extra=""):
+def post(body, extra="", address="chat/completions"):
     return (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        f"POST /v1/{address} HTTP/1.1\r\nHost: x\r\n"
         f"Authorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}\r\n{extra}\r\n{body}"
     ).encode()
 
@@ -240,11 +240,16 @@ def test_clients_that_go_away_cancel_what_they_asked():
     assert len(model.asked) == 2
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_stream():
-    body = json.dumps({"model": "policy", "messages": HELLO, "stream": True})
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [("chat/completions", "messages"), ("responses", "input"), ("completions", "prompt")],
+)
+def test_a_client_that_leaves_in_the_middle_of_a_stream(address, asked):
+    value = "hello" if asked == "prompt" else HELLO
+    body = json.dumps({"model": "policy", asked: value, "stream": True})
     with served(Written(lambda text: "x" * 1500)) as url:
         for _ in range(20):
-            connection = raw(url, post(body))
+            connection = raw(url, post(body, address=address))
             connection.recv(200)
             connection.close()
         answer = client(url).chat.completions.create(model="policy", messages=HELLO, max_tokens=2)
