@@ -162,8 +162,14 @@ def _cfg_with_data(text: str, package: str, data: Sequence[str]) -> str:
     if not data:
         return text
     patterns = [row.strip() for row in _section(text, "[options.package_data]")]
-    missing = [path for path in data if not any(PurePath(path).match(p) for p in patterns if p)]
+    missing = [path for path in data if not any(_means(p, path) for p in patterns if p)]
     return _with_lines(text, "[options.package_data]", package, missing) if missing else text
+
+
+def _means(pattern: str, path: str) -> bool:
+    """Whether a pattern of package data means a path; ``*.yaml`` means none of a folder."""
+    same_depth = len(PurePath(pattern).parts) == len(PurePath(path).parts)
+    return same_depth and PurePath(path).match(pattern)
 
 
 def _with_lines(text: str, header: str, key: str, added: Sequence[str]) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-#: Kinds whose suites say their components' names with a fixture each, ``plugrl_KIND``.
-_NAMED_FIXTURES = ("trainer", "evaluator", "scorer", "sandbox")
 #: All kinds; their suites are ``plugrl.testing.suite.test_KIND``.
 KINDS = (
-    *_NAMED_FIXTURES,
+    "trainer",
+    "evaluator",
+    "scorer",
+    "sandbox",
     "rollout_worker",
     "scenario",
     "advantage",
@@ -33,7 +34,9 @@ KINDS = (
     "harness_algorithm",
 )
 
-pytest.register_assert_rewrite("plugrl.testing.suite")
+pytest.register_assert_rewrite(
+    "plugrl.testing.suite", "plugrl.testing.contract", "plugrl.testing.comparison"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,49 +59,24 @@ def option(kind: str) -> str:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test of a suite for every component named on the command line."""
-    for kind in _NAMED_FIXTURES:
-        if f"plugrl_{kind}" in metafunc.fixturenames:
-            _parametrize(metafunc, f"plugrl_{kind}", kind)
-    kind = getattr(metafunc.cls, "kind", "")
-    if "plugrl_component" in metafunc.fixturenames and kind in KINDS:
-        _parametrize(metafunc, "plugrl_component", kind)
-
-
-def _parametrize(metafunc: pytest.Metafunc, fixture: str, kind: str) -> None:
+    if "plugrl_component" not in metafunc.fixturenames:
+        return
+    kind = _kind_of(metafunc.cls)
     named = getattr(metafunc.cls, f"plugrl_{kind}", None)
     names = [named] if named else metafunc.config.getoption(option(kind))
     skip = pytest.mark.skip(reason=f"no {option(kind)} NAME was given")
     values = names or [pytest.param("", marks=skip)]
-    metafunc.parametrize(fixture, values, scope="class", indirect=True)
+    metafunc.parametrize("plugrl_component", values, scope="class", indirect=True)
+
+
+def _kind_of(cls: type | None) -> str:
+    """The kind that a class of tests is about; the run of a trainer needs no such class."""
+    return str(getattr(cls, "kind", "trainer"))
 
 
 @pytest.fixture(scope="class")
 def plugrl_component(request: pytest.FixtureRequest) -> str:
     """The name of the component that the suite checks."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="class")
-def plugrl_trainer(request: pytest.FixtureRequest) -> str:
-    """The name of the trainer that the suite checks."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="class")
-def plugrl_evaluator(request: pytest.FixtureRequest) -> str:
-    """The name of the evaluator that the suite checks."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="class")
-def plugrl_scorer(request: pytest.FixtureRequest) -> str:
-    """The name of the scorer that the suite checks."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="class")
-def plugrl_sandbox(request: pytest.FixtureRequest) -> str:
-    """The name of the sandbox that the suite checks."""
     return str(request.param)
 
 
@@ -113,13 +91,11 @@ def plugrl_new_process(request: pytest.FixtureRequest) -> Any:
     for item in request.session.items:
         if "plugrl_new_process" not in getattr(item, "fixturenames", ()):
             continue
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        named = {kind: params.get(f"plugrl_{kind}") for kind in _NAMED_FIXTURES}
-        named[getattr(getattr(item, "cls", None), "kind", "")] = params.get("plugrl_component")
-        for kind, name in named.items():
-            if name:
-                with contextlib.suppress(PlugrlError):  # Reported by its own tests.
-                    records.append(default_registry().resolve(kind, name))
+        name = item.callspec.params.get("plugrl_component") if hasattr(item, "callspec") else None
+        kind = _kind_of(getattr(item, "cls", None))
+        if name:
+            with contextlib.suppress(PlugrlError):  # Reported by its own tests.
+                records.append(default_registry().resolve(kind, name))
     return NewProcess(records)
 
 
@@ -132,15 +108,15 @@ def plugrl_elsewhere(plugrl_new_process: Any) -> Any:
 
 @pytest.fixture(scope="class")
 def plugrl_trainer_config(
-    plugrl_trainer: str, tmp_path_factory: pytest.TempPathFactory
+    plugrl_component: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """A configuration that trains the trainer for two steps in a folder of its own."""
     from plugrl.core.plugins.registry import default_registry
     from plugrl.testing import tiny
 
-    cls = default_registry().get("trainer", plugrl_trainer)
+    cls = default_registry().get("trainer", plugrl_component)
     folder = tmp_path_factory.mktemp("task")
-    return tiny.config(plugrl_trainer, folder, getattr(cls, "conformance", None))
+    return tiny.config(plugrl_component, folder, getattr(cls, "conformance", None))
 
 
 @pytest.fixture(scope="class")
@@ -166,6 +142,20 @@ def plugrl_trained(plugrl_run: Any) -> Any:
     """The former name of ``plugrl_run``."""
     _warn_of_former_name("plugrl_trained", "plugrl_run")
     return plugrl_run
+
+
+def _former_name(name: str) -> Any:
+    """The fixture ``name``, which gives ``plugrl_component`` with a warning."""
+
+    def component(plugrl_component: str) -> str:
+        _warn_of_former_name(name, "plugrl_component")
+        return plugrl_component
+
+    return pytest.fixture(scope="class", name=name)(component)
+
+
+for _kind in ("trainer", "evaluator", "scorer", "sandbox"):
+    globals()[f"plugrl_{_kind}"] = _former_name(f"plugrl_{_kind}")
 
 
 def _warn_of_former_name(former: str, name: str) -> None:

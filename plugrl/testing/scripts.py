@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from plugrl.core.chat_template import Message
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
 
+Value = TypeVar("Value")
 #: What a message ends with in the text that :class:`Letters` writes of a chat.
 END = "\x01"
 
@@ -54,6 +55,29 @@ class Letters:
     def writable(self, text: str, /) -> str:
         """``text`` without the letter that ends messages."""
         return text.replace(END, "")
+
+
+class EveryName(Mapping[str, Value]):
+    """One value under whatever name it is asked for, as models of a component that names its own.
+
+    Args:
+        value: what every name means.
+    """
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def __getitem__(self, name: str) -> Value:
+        return self._value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __contains__(self, name: object) -> bool:
+        return True
 
 
 class ScriptedService(InferenceService):

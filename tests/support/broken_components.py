@@ -4,9 +4,12 @@ import csv
 import itertools
 import math
 import random
+import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -1232,6 +1235,163 @@ class StatefulHarness(GoodHarness):
 
     def load_state_dict(self, state):
         pass
+
+
+# Sandboxes
+
+
+def plain(job, folder=None):
+    """The outcome of a script that is run without any limit."""
+    # Of a process in between, so that a program that kills its parent does not kill the kit.
+    between = (
+        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", between, job.program],
+        input=job.stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    # Below 0 the process in between was killed, as the program wanted.
+    verdict = "raised" if done.returncode > 0 else "done"
+    return plugrl.ProgramOutcome(verdict, done.stdout, done.stderr)
+
+
+class GoodSandbox(plugrl.LocalSandbox):
+    """As the built-in one; equal programs are run once for all that follow."""
+
+    outcomes: ClassVar = {}
+
+    def run(self, job, limits):
+        key = repr((job, limits))
+        if key not in self.outcomes:
+            self.outcomes[key] = super().run(job, limits)
+        return self.outcomes[key]
+
+
+class DeafSandbox(GoodSandbox):
+    """Gives programs nothing to read."""
+
+    def run(self, job, limits):
+        return super().run(replace(job, stdin=""), limits)
+
+
+class TextSandbox(GoodSandbox):
+    """Results of functions are texts."""
+
+    def run(self, job, limits):
+        outcome = super().run(job, limits)
+        return outcome if outcome.value is None else replace(outcome, value=str(outcome.value))
+
+
+class StatusSandbox(GoodSandbox):
+    """The exit status is lost."""
+
+    def run(self, job, limits):
+        outcome = super().run(job, limits)
+        return replace(outcome, verdict="done") if outcome.verdict == "raised" else outcome
+
+
+class PatientSandbox(GoodSandbox):
+    """Limits no processor time."""
+
+    def run(self, job, limits):
+        return super().run(job, replace(limits, seconds=60.0))
+
+
+class WaitingSandbox(GoodSandbox):
+    """Limits no time by the clock."""
+
+    def run(self, job, limits):
+        return super().run(job, replace(limits, wall_seconds=60))
+
+
+class RoomySandbox(GoodSandbox):
+    """Limits no memory."""
+
+    def run(self, job, limits):
+        return super().run(job, replace(limits, memory_mb=1 << 16))
+
+
+class LoudSandbox(GoodSandbox):
+    """Limits no output."""
+
+    def run(self, job, limits):
+        return super().run(job, replace(limits, output_kb=1 << 16))
+
+
+class FilingSandbox(GoodSandbox):
+    """Limits no files."""
+
+    def run(self, job, limits):
+        return super().run(job, replace(limits, files=10_000))
+
+
+class TrustingSandbox(GoodSandbox):
+    """Runs tests within the program that they test."""
+
+    def run(self, job, limits):
+        mode = "trusted_tests" if job.mode == "tests" else job.mode
+        return super().run(replace(job, mode=mode), limits)
+
+
+class ConnectedSandbox(GoodSandbox):
+    """Programs have a network."""
+
+    def run(self, job, limits):
+        return plain(job) if "socket" in job.program else super().run(job, limits)
+
+
+class ReadingSandbox(GoodSandbox):
+    """Programs read all files."""
+
+    def run(self, job, limits):
+        return plain(job) if "secret" in job.program else super().run(job, limits)
+
+
+class WritingSandbox(GoodSandbox):
+    """Programs write outside of their folder."""
+
+    def run(self, job, limits):
+        return plain(job) if "made" in job.program else super().run(job, limits)
+
+
+class KillingSandbox(GoodSandbox):
+    """Programs end other processes."""
+
+    def run(self, job, limits):
+        return plain(job) if "kill" in job.program else super().run(job, limits)
+
+
+class TellingSandbox(GoodSandbox):
+    """Programs see the variables of the caller."""
+
+    def run(self, job, limits):
+        return plain(job) if "environ" in job.program else super().run(job, limits)
+
+
+class KeepingSandbox(GoodSandbox):
+    """Programs share a folder."""
+
+    folder = None
+
+    def run(self, job, limits):
+        if "left" not in job.program:
+            return super().run(job, limits)
+        KeepingSandbox.folder = self.folder or tempfile.mkdtemp(prefix="broken-sandbox-")
+        return plain(job, self.folder)
+
+
+class SharedSandbox(GoodSandbox):
+    """Threads overwrite each other's programs."""
+
+    def run(self, job, limits):
+        self.job = job
+        if job.program == "print(int(input()) + 1)":
+            time.sleep(0.3)
+        return super().run(self.job, limits)
 
 
 # Hubs

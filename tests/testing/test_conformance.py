@@ -15,9 +15,8 @@ from plugrl.core.experiment import prepare, start
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.dialogue.scorer import make_scorer, score_dialogues
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_evaluator import DEFAULT, EvaluatorContract
+from plugrl.testing.suite.test_evaluator import EvaluatorContract
 from plugrl.testing.suite.test_sandbox import SandboxContract
-from plugrl.testing.suite.test_scorer import DEFAULT as DIALOGUE
 from plugrl.testing.suite.test_scorer import ScorerContract
 from plugrl.testing.suite.test_trainer import TrainerContract
 from plugrl.trainers.kit import TALKING
@@ -27,8 +26,8 @@ class BuiltInTrainer(TrainerContract):
     """Passes the kit; a new process would import torch and torchrl for seconds."""
 
     @pytest.mark.integration
-    def test_a_new_process_finds_the_same_class(self, record, trainer, plugrl_new_process):
-        super().test_a_new_process_finds_the_same_class(record, trainer, plugrl_new_process)
+    def test_a_new_process_finds_the_same(self, record, cls, plugrl_new_process):
+        super().test_a_new_process_finds_the_same(record, cls, plugrl_new_process)
 
     def test_its_last_step_is_known(self, plugrl_run, plugrl_recorder):
         """So a run that is asked to stop in that step is done; tests that follow are no step."""
@@ -281,7 +280,7 @@ class TestRewardModelEvaluator(EvaluatorContract):
     def example(self, written):
         """A folder whose rewards are those of the task, as far as random weights go."""
         return {
-            **DEFAULT,
+            **EvaluatorContract.defaults,
             "config": {"path": written},
             "data": {"prompt": "1+1="},
             "right": "2",
@@ -290,9 +289,9 @@ class TestRewardModelEvaluator(EvaluatorContract):
         }
 
     @pytest.mark.integration
-    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_new_process):
+    def test_a_new_process_finds_the_same(self, record, cls, plugrl_new_process):
         """It imports torch."""
-        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_new_process)
+        super().test_a_new_process_finds_the_same(record, cls, plugrl_new_process)
 
 
 def reward_model_folder(folder):
@@ -364,7 +363,11 @@ class ModelScorerContract(ScorerContract):
     @classmethod
     def written(cls, tmp_path_factory):
         section = {**cls.model(tmp_path_factory.mktemp("scorer") / "model"), "device": "cpu"}
-        example = {**DIALOGUE, "config": section, "refuses": "a text without tokens, or too long"}
+        example = {
+            **ScorerContract.defaults,
+            "config": section,
+            "refuses": "a text without tokens, or too long",
+        }
         answers = [example["bad"], example["good"]]
         dialogues = [cls().said(example, answer) for answer in answers]
         scorer = make_scorer({"type": cls.plugrl_scorer, **section}, None)
@@ -377,9 +380,9 @@ class ModelScorerContract(ScorerContract):
         return copy.deepcopy(written)
 
     @pytest.mark.integration
-    def test_a_new_process_finds_the_same_class(self, record, cls, plugrl_new_process):
+    def test_a_new_process_finds_the_same(self, record, cls, plugrl_new_process):
         """It imports torch."""
-        super().test_a_new_process_finds_the_same_class(record, cls, plugrl_new_process)
+        super().test_a_new_process_finds_the_same(record, cls, plugrl_new_process)
 
 
 @pytest.mark.integration

@@ -173,6 +173,31 @@ CAUGHT = {
         "TwiceTracker": "a_resumed_run_stores_no_step_twice",
         "GlobalTracker": "two_runs_do_not_mix",
     },
+    "sandbox": {
+        "GoodSandbox": "",
+        "DeafSandbox": "a_script_reads_and_prints threads_share_it",
+        "TextSandbox": "a_function_is_called_and_gives_data",
+        "StatusSandbox": (
+            "a_function_is_called_and_gives_data "
+            "a_program_reaches_no_other "
+            "assertions_pass_only_when_they_hold "
+            "every_end_has_its_verdict "
+            "no_program_chooses_its_verdict"
+        ),
+        "PatientSandbox": "every_end_has_its_verdict",
+        "WaitingSandbox": "a_program_that_sleeps_is_ended_too",
+        "RoomySandbox": "every_end_has_its_verdict",
+        "LoudSandbox": ("every_end_has_its_verdict results_are_as_bounded_as_what_is_printed"),
+        "FilingSandbox": "every_end_has_its_verdict",
+        "TrustingSandbox": "no_program_chooses_its_verdict",
+        "ConnectedSandbox": "a_program_reaches_no_other",
+        "ReadingSandbox": "a_program_reaches_no_other",
+        "WritingSandbox": "a_program_reaches_no_other",
+        "KillingSandbox": "a_program_reaches_no_other",
+        "TellingSandbox": "a_program_is_told_no_variables_of_the_caller",
+        "KeepingSandbox": "programs_leave_nothing_for_the_next_one",
+        "SharedSandbox": "threads_share_it",
+    },
     "hub": {
         "GoodHub": "",
         "BareHub": "a_model_has_its_files_at_one_commit",

@@ -17,8 +17,8 @@ import plugrl
 from plugrl.cli import main
 from plugrl.commands._scaffold import files
 from plugrl.commands._templates import TEMPLATES
-from plugrl.core.plugins.kinds import KINDS
 from plugrl.core.errors import UsageError
+from plugrl.core.plugins.kinds import KINDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugrl-rejection-sampling"
 
@@ -206,8 +206,12 @@ def test_a_name_is_taken_by_its_own_kind_only():
     assert "exact_match/trainer.py" in files("exact-match", "trainer")
 
 
+#: Kinds without a template: where work is done, on machines that a package cannot bring.
+PLACES = {"executor", "launcher"}
+
+
 def test_every_kind_has_a_template():
-    assert {template.kind for template in TEMPLATES.values()} == {*KINDS, None}
+    assert {template.kind for template in TEMPLATES.values()} == {*KINDS, None} - PLACES
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)
@@ -293,6 +297,14 @@ def test_a_component_is_added_and_the_rest_stays(package, new_here, capsys):
     assert [line for line in after.splitlines() if line not in added] == before.splitlines()
     assert (package / "plugrl_there" / "my_loss.py").is_file()
     assert (package / "tests" / "test_my_loss_conformance.py").is_file()
+
+
+def test_data_in_folders_is_part_of_the_package(package, new_here):
+    # The pattern *.yaml of the recipes means none of them.
+    assert new_here("--add", "parser", "marks") == 0
+    declared = (package / "setup.cfg").read_text().partition("[options.package_data]")[2]
+    lines = [line.strip() for line in declared.partition("[")[0].splitlines()]
+    assert lines == ["", "plugrl_there =", "*.yaml", "agent/agent_config.yaml", "agent/sums.py", ""]
 
 
 def test_entry_points_of_pyproject_grow_too(new_here, tmp_path, monkeypatch):

@@ -8,12 +8,11 @@ environment gives its section as ``conformance["config"]``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from plugrl.core.config.check import configure
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.environment import Environment
@@ -38,12 +37,12 @@ class DialogueEnvironmentContract(ComponentContract):
     kind = "dialogue_environment"
 
     @pytest.fixture
-    def grow(self, cls: Any, example: Mapping[str, Any]) -> Callable[..., Environment]:
+    def grow(self, cls: Any, section: Any) -> Callable[..., Environment]:
         """An environment with small models and a scorer."""
 
         def grown(scorer: Scorer | None = None, prompts: Sequence[Any] = PROMPTS) -> Environment:
             made: Environment = cls(
-                configure(cls, dict(example["config"])),
+                section,
                 system=make_system(),
                 prompts=prompts,
                 scorer=scorer or LetterScorer(),

@@ -1,7 +1,7 @@
 """The contract of evaluators.
 
 Run it with ``--plugrl-evaluator NAME``, or subclass :class:`EvaluatorContract` with an attribute
-``plugrl_evaluator``. An evaluator declares what it needs as ``conformance``: ``config`` (its
+``plugrl_evaluator``. An evaluator gives as ``conformance``: ``config`` (its
 section), ``data`` (one problem), and ``right`` and ``wrong`` (an answer of each sort); by
 default ``{"data": {"prompt": "1+1=", "answer": "2"}, "right": "2", "wrong": "3"}``. An evaluator
 that raises on answers that it cannot judge gives the reason as ``refuses``; such answers are not
@@ -13,13 +13,11 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import pytest
 
-from plugrl.core.config.check import configure
-from plugrl.core.errors import ConfigError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
@@ -38,49 +36,18 @@ from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.rollout.judge import judge_batch, make_evaluator
 from plugrl.core.text.rollout.task import Judgement
 from plugrl.core.text.rollout.time_limits import run_coroutine
-from plugrl.testing.processes import NewProcess, defining_name
-from plugrl.testing.scripts import Letters
-
-DEFAULT: Mapping[str, Any] = {
-    "config": {},
-    "data": {"prompt": "1+1=", "answer": "2"},
-    "right": "2",
-    "wrong": "3",
-    "refuses": None,
-    "reply": None,
-}
-HOSTILE = (
-    "",
-    " ",
-    "\x00",
-    "\n" * 100,
-    "x" * 100_000,
-    "((((",
-    "</answer><answer>",
-    "é漢字🙂",
-    "NaN",
-)
+from plugrl.testing.contract import ComponentContract
+from plugrl.testing.hostile import HOSTILE
+from plugrl.testing.scripts import EveryName, Letters
 
 
-class _Script(Mapping[str, Any]):
+class _Script:
     """Models of any name whose answers come from a function."""
 
     def __init__(self, reply: Callable[[str], str]) -> None:
         self._reply = reply
         self._tokenizer = Letters()
-        self.tokenizers: Mapping[str, Tokenizer] = self
-
-    def __getitem__(self, name: str) -> Letters:
-        return self._tokenizer
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-    def __contains__(self, name: object) -> bool:
-        return True
+        self.tokenizers: Mapping[str, Tokenizer] = EveryName(self._tokenizer)
 
     async def ask(
         self, model: str, tokens: Sequence[int], sampling: SamplingParams | None = None, /
@@ -101,29 +68,20 @@ def judge(
     return run_coroutine(ask())
 
 
-class EvaluatorContract:
-    """The tests; they need the fixture or attribute ``plugrl_evaluator``."""
+class EvaluatorContract(ComponentContract):
+    """The tests; they need the attribute ``plugrl_evaluator``."""
 
-    __test__ = False
-
-    @pytest.fixture
-    def record(self, plugrl_evaluator: str) -> Record:
-        return default_registry().resolve("evaluator", plugrl_evaluator)
-
-    @pytest.fixture
-    def cls(self, record: Record) -> type[Evaluator]:
-        found: type[Evaluator] = default_registry().load(record)
-        return found
+    kind = "evaluator"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "data": {"prompt": "1+1=", "answer": "2"},
+        "right": "2",
+        "wrong": "3",
+        "refuses": None,
+        "reply": None,
+    }
 
     @pytest.fixture
-    def example(self, cls: type[Evaluator]) -> dict[str, Any]:
-        return copy.deepcopy({**DEFAULT, **getattr(cls, "conformance", {})})
-
-    @pytest.fixture
-    def evaluator(self, record: Record, example: dict[str, Any]) -> Evaluator:
-        section = configure(
-            default_registry().load(record), {"type": record.reference, **example["config"]}
-        )
+    def evaluator(self, record: Record, section: Any) -> Evaluator:
         return make_evaluator(
             Factory(default_registry(), {"evaluator": record}),
             section,
@@ -131,23 +89,6 @@ class EvaluatorContract:
             reference_key="answer",
             prompt_key="prompt",
         )
-
-    def test_metadata_names_it(self, record: Record) -> None:
-        assert record.distribution, f"{record.name} comes from no installed package"
-        assert record.version
-
-    def test_a_new_process_finds_the_same_class(
-        self, record: Record, cls: type[Evaluator], plugrl_new_process: NewProcess
-    ) -> None:
-        assert plugrl_new_process.location(record) == defining_name(cls)
-
-    def test_it_is_a_documented_evaluator(self, cls: type[Evaluator]) -> None:
-        assert issubclass(cls, Evaluator)
-        assert (cls.__doc__ or "").strip(), f"{cls.__name__} has no docstring"
-
-    def test_an_unknown_key_is_refused(self, cls: type[Evaluator], example: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="no_such_key_anywhere"):
-            configure(cls, {**example["config"], "no_such_key_anywhere": 1})
 
     def test_a_right_answer_beats_a_wrong_one(
         self, evaluator: Evaluator, example: dict[str, Any]

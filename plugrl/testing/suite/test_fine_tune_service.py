@@ -17,10 +17,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from plugrl.core.component import build
-from plugrl.core.config.check import configure
 from plugrl.core.errors import RunError
-from plugrl.core.factory import Factory
+from plugrl.core.factory import Factory, make_component
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.inference.services import InferenceService
 from plugrl.core.text.jobs.fine_tuning import (
@@ -59,9 +57,7 @@ class FineTuneServiceContract(ComponentContract):
 
     @pytest.fixture
     def inference(self, example: Mapping[str, Any]) -> Iterator[InferenceService]:
-        section = example["inference"]
-        cls = default_registry().get("inference_service", section["type"])
-        service: InferenceService = build(cls, configure(cls, section))
+        service: InferenceService = make_component("inference_service", example["inference"])
         service.load(spec_of(example["source"]))
         yield service
         service.close()

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from plugrl.core.config.check import configure
 from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
 from plugrl.core.text.dialogue.environment import DialogueEnvironment
 from plugrl.core.text.dialogue.tree import RolloutTree
+from plugrl.testing.comparison import assert_equal_states
 from plugrl.testing.contract import ComponentContract
 from plugrl.testing.red_team import PROMPTS, LetterScorer, make_system
 
@@ -31,19 +31,19 @@ class HarnessAlgorithmContract(ComponentContract):
     kind = "harness_algorithm"
 
     @pytest.fixture
-    def grow(self, cls: type[HarnessAlgorithm], example: Mapping[str, Any]) -> Grow:
+    def grow(self, cls: type[HarnessAlgorithm], section: Any) -> Grow:
         """An algorithm with small models, and trees that they made."""
 
         def grown() -> tuple[HarnessAlgorithm, list[RolloutTree]]:
-            made = cls(configure(cls, dict(example["config"])))
+            made = cls(section)
             made.system = system = make_system(values=made.needs_values)
-            section = {
+            options = {
                 "tree_width": max(cls.least_width, 3),
                 "tree_depth": 2,
                 **{name: system.config[name] for name in ("tester", "target", "baseline")},
             }
             environment = DialogueEnvironment(
-                section, system=system, prompts=PROMPTS, scorer=LetterScorer()
+                options, system=system, prompts=PROMPTS, scorer=LetterScorer()
             )
             environment.check(made)
             return made, environment.rollouts([0, 1, 2, 3])
@@ -101,7 +101,7 @@ class HarnessAlgorithmContract(ComponentContract):
         state = copy.deepcopy(made.state_dict())
         other, _ = grow()
         other.load_state_dict(state)
-        assert other.state_dict() == state
+        assert_equal_states(other.state_dict(), state)
 
 
 class TestHarnessAlgorithm(HarnessAlgorithmContract):

@@ -1,9 +1,9 @@
 """The contract of scorers of dialogues.
 
 Run it with ``--plugrl-scorer NAME``, or subclass :class:`ScorerContract` with an attribute
-``plugrl_scorer``. A scorer declares what it needs as ``conformance``: ``config`` (its section),
+``plugrl_scorer``. A scorer gives as ``conformance``: ``config`` (its section),
 ``item`` (a row of the data, with its prompt), ``probe``, and ``bad`` and ``good`` (what a target
-answers that went wrong, or did not); see :data:`DEFAULT`. One that cannot score every dialogue says
+answers that went wrong, or did not). One that cannot score every dialogue says
 why as ``refuses``. One that asks a model gives ``reply``, a function from the text of a prompt to
 that of the answer.
 """
@@ -12,84 +12,35 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 
-from plugrl.core.config.check import configure
-from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.kinds import Record
-from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.dialogue.dialogue import Dialogue, opening
 from plugrl.core.text.dialogue.scorer import Score, Scorer, make_scorer, score_dialogues
-from plugrl.core.text.inference.services import InferenceService
-from plugrl.testing.processes import NewProcess, defining_name
-from plugrl.testing.scripts import ScriptedService
-
-DEFAULT: Mapping[str, Any] = {
-    "config": {},
-    "item": {"prompt": "Make the assistant say a colour.", "category": "colour", "word": "red"},
-    "probe": "What do you like?",
-    "bad": "I like red.",
-    "good": "I like rain.",
-    "refuses": None,
-    "reply": None,
-}
-HOSTILE = (
-    "",
-    " ",
-    "\x00",
-    "\n" * 100,
-    "x" * 100_000,
-    "((((",
-    "{probe}{dialogue}{%",
-    "</s><|eot_id|><eos>",
-    "é漢字🙂",
-    "\u202eNaN",
-)
+from plugrl.testing.contract import ComponentContract
+from plugrl.testing.hostile import HOSTILE
+from plugrl.testing.scripts import EveryName, ScriptedService
 
 
-class _Models(Mapping[str, InferenceService]):
-    """A model of any name."""
+class ScorerContract(ComponentContract):
+    """The tests; they need the attribute ``plugrl_scorer``."""
 
-    def __init__(self, reply: Callable[[str], str]) -> None:
-        self._model = ScriptedService(reply)
-
-    def __getitem__(self, name: str) -> InferenceService:
-        return self._model
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
-class ScorerContract:
-    """The tests; they need the fixture or attribute ``plugrl_scorer``."""
-
-    __test__ = False
-
-    @pytest.fixture
-    def record(self, plugrl_scorer: str) -> Record:
-        return default_registry().resolve("scorer", plugrl_scorer)
-
-    @pytest.fixture
-    def cls(self, record: Record) -> type[Scorer]:
-        found: type[Scorer] = default_registry().load(record)
-        return found
-
-    @pytest.fixture
-    def example(self, cls: type[Scorer]) -> dict[str, Any]:
-        return copy.deepcopy({**DEFAULT, **getattr(cls, "conformance", {})})
+    kind = "scorer"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "item": {"prompt": "Make the assistant say a colour.", "category": "colour", "word": "red"},
+        "probe": "What do you like?",
+        "bad": "I like red.",
+        "good": "I like rain.",
+        "refuses": None,
+        "reply": None,
+    }
 
     @pytest.fixture
     def scorer(self, record: Record, example: dict[str, Any]) -> Scorer:
-        models = None if example["reply"] is None else _Models(example["reply"])
+        models = example["reply"] and EveryName(ScriptedService(example["reply"]))
         return make_scorer({"type": record.reference, **example["config"]}, models)
 
     def said(self, example: Mapping[str, Any], response: str) -> Dialogue:
@@ -97,23 +48,6 @@ class ScorerContract:
         dialogue = opening(example["item"])
         dialogue = dialogue.with_message("tester", "Hello").with_message("target", "Hello.")
         return dialogue.with_message("tester", example["probe"]).with_message("target", response)
-
-    def test_metadata_names_it(self, record: Record) -> None:
-        assert record.distribution, f"{record.name} comes from no installed package"
-        assert record.version
-
-    def test_a_new_process_finds_the_same_class(
-        self, record: Record, cls: type[Scorer], plugrl_new_process: NewProcess
-    ) -> None:
-        assert plugrl_new_process.location(record) == defining_name(cls)
-
-    def test_it_is_a_documented_scorer(self, cls: type[Scorer]) -> None:
-        assert issubclass(cls, Scorer)
-        assert (cls.__doc__ or "").strip(), f"{cls.__name__} has no docstring"
-
-    def test_an_unknown_key_is_refused(self, cls: type[Scorer], example: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="no_such_key_anywhere"):
-            configure(cls, {**example["config"], "no_such_key_anywhere": 1})
 
     def test_what_went_wrong_scores_higher(self, scorer: Scorer, example: dict[str, Any]) -> None:
         both = [self.said(example, example[which]) for which in ("bad", "good")]

@@ -35,6 +35,11 @@ def _no_number(logp: torch.Tensor, batch: Batch, config: Any) -> LossOutput:
     return logp * float("nan"), {}
 
 
+def _copied(service: BaseTrainService) -> dict[str, torch.Tensor]:
+    """The weights as they are now."""
+    return {name: weight.detach().clone() for name, weight in service.weights().items()}
+
+
 LOSS = WeightedLoss(policy_gradient, None)
 
 
@@ -107,7 +112,7 @@ class TrainServiceContract(ComponentContract):
         self, steps: Callable[..., TrainService], batch: Batch
     ) -> None:
         service = steps()
-        before = {name: weight.detach().clone() for name, weight in service.weights().items()}
+        before = _copied(service)
         objective = float((batch.values["advantages"] * service.compute_log_prob(batch)).sum())
         numbers = self.step(service, [batch])
         assert {"grad_norm", "learning_rate"} <= set(numbers)
@@ -154,7 +159,7 @@ class TrainServiceContract(ComponentContract):
         self, steps: Callable[..., TrainService], batch: Batch
     ) -> None:
         service = steps()
-        before = {name: weight.detach().clone() for name, weight in service.weights().items()}
+        before = _copied(service)
         service.forward_backward(batch.copy(), WeightedLoss(_no_number, None))
         assert not math.isfinite(service.optimizer_step()["grad_norm"])
         after = service.weights()
@@ -165,7 +170,7 @@ class TrainServiceContract(ComponentContract):
         self, load: Callable[..., Any], batch: Batch
     ) -> None:
         one, other = load(1), load(2)
-        other.load_weights({name: w.detach().clone() for name, w in one.weights().items()})
+        other.load_weights(_copied(one))
         assert torch.equal(other.compute_log_prob(batch), one.compute_log_prob(batch))
 
     def test_its_state_is_all_that_training_changes(
@@ -182,7 +187,7 @@ class TrainServiceContract(ComponentContract):
         batch.values["advantages"] = -batch.values["advantages"]
         moved = []
         for each in (service, other):
-            before = {name: w.detach().clone() for name, w in each.weights().items()}
+            before = _copied(each)
             report = self.step(each, [batch])
             moved.append({name: w - before[name] for name, w in each.weights().items()})
             moved[-1]["report"] = torch.tensor([report["grad_norm"], report["learning_rate"]])

@@ -17,51 +17,15 @@ import pytest
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import TrainedRun, prepare, resume, start
 from plugrl.core.plugins.callbacks import as_callbacks
-from plugrl.core.plugins.kinds import Record
-from plugrl.core.plugins.registry import default_registry
 from plugrl.core.trainer import Capabilities, Trainer
 from plugrl.testing import tiny
 from plugrl.testing.attributes import Attributes, forgotten
-from plugrl.testing.processes import NewProcess, defining_name
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
+from plugrl.testing.contract import ComponentContract
 from plugrl.testing.recorder import Recorder, order_faults
 
 #: Limit of processor time for two steps of the tiny task, which take less than a second.
 SECONDS = 60.0
-
-
-def comparable_metrics(run: TrainedRun) -> list[dict[str, Any]]:
-    """The metrics of a run without times."""
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.metrics]
-
-
-def flatten(state: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of a nested state by path."""
-    if isinstance(state, dict):
-        items = [flatten(value, f"{path}/{key}") for key, value in state.items()]
-    elif isinstance(state, (list, tuple)):
-        items = [flatten(value, f"{path}/{i}") for i, value in enumerate(state)]
-    else:
-        return {path: state}
-    return {key: value for item in items for key, value in item.items()}
-
-
-def assert_equal_states(left: Any, right: Any) -> None:
-    """Compare two states without times; tensors and arrays by content."""
-    import numpy as np
-    import torch
-
-    one, other = (
-        {key: value for key, value in flatten(state).items() if "/time/" not in key}
-        for state in (left, right)
-    )
-    assert one.keys() == other.keys()
-    for key, value in one.items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(value, other[key]), f"{key} differs"
-        elif isinstance(value, np.ndarray):
-            assert np.array_equal(value, other[key]), f"{key} differs"
-        else:
-            assert value == other[key], f"{key} differs"
 
 
 def checkpoint_names(folder: Path) -> list[str]:
@@ -105,33 +69,17 @@ def why_it_differs(run: TrainedRun, trainer: type[Trainer], kept: int, folder: P
     )
 
 
-class TrainerContract:
-    """The tests; they need the fixture or attribute ``plugrl_trainer``."""
+class TrainerContract(ComponentContract):
+    """The tests; they need the attribute ``plugrl_trainer``."""
 
-    __test__ = False
-
-    @pytest.fixture
-    def record(self, plugrl_trainer: str) -> Record:
-        return default_registry().resolve("trainer", plugrl_trainer)
+    kind = "trainer"
 
     @pytest.fixture
-    def trainer(self, record: Record) -> type[Trainer]:
-        found: type[Trainer] = default_registry().load(record)
-        return found
+    def trainer(self, cls: type[Trainer]) -> type[Trainer]:
+        """The class of the trainer."""
+        return cls
 
-    def test_metadata_names_it(self, record: Record) -> None:
-        assert record.distribution, f"{record.name} comes from no installed package"
-        assert record.version
-        assert record.name == record.name.strip().lower()
-
-    def test_a_new_process_finds_the_same_class(
-        self, record: Record, trainer: type[Trainer], plugrl_new_process: NewProcess
-    ) -> None:
-        assert plugrl_new_process.location(record) == defining_name(trainer)
-
-    def test_it_is_a_documented_trainer(self, trainer: type[Trainer]) -> None:
-        assert issubclass(trainer, Trainer)
-        assert (trainer.__doc__ or "").strip(), f"{trainer.__name__} has no docstring"
+    def test_it_says_what_it_can(self, trainer: type[Trainer]) -> None:
         assert isinstance(trainer.capabilities, Capabilities)
 
     def test_its_config_is_a_documented_dataclass(self, trainer: type[Trainer]) -> None:
@@ -145,7 +93,9 @@ class TrainerContract:
     def test_the_example_is_valid(self, plugrl_trainer_config: dict[str, Any]) -> None:
         assert prepare(plugrl_trainer_config).validated.tree["trainer"]["type"]
 
-    def test_an_unknown_key_is_refused(self, plugrl_trainer_config: dict[str, Any]) -> None:
+    def test_an_unknown_key_is_refused(  # type: ignore[override]
+        self, plugrl_trainer_config: dict[str, Any]
+    ) -> None:
         wrong = tiny.merged(plugrl_trainer_config, {"trainer": {"no_such_key_anywhere": 1}})
         with pytest.raises(ConfigError) as caught:
             prepare(wrong)
