@@ -7,43 +7,22 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_models import small_engine
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.endpoint.forms import json_grammar
 from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import ModelSpec
 from plugrl.plugins.transformers.engine.sampler import Sampler
-from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t"
 ONE = 1  # the end token
 
 
-def engine_of(characters):
-    config = {
-        "model_type": "qwen3",
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 8,
-        "max_position_embeddings": 512,
-        # So large that answers vary.
-        "initializer_range": 0.3,
-    }
-    source = {"config": config, "tokenizer": {"characters": characters}, "dtype": "float32"}
-    service = TransformersInferenceService({})
-    service.load(ModelSpec("policy", ConfigView({"path": None, **source}, checked=True), 0, "cpu"))
-    return service
-
-
 @pytest.fixture(scope="module")
 def model():
-    return engine_of(CHARACTERS)
+    return small_engine(CHARACTERS)
 
 
 def answers(model, *several, prompt="{a", seed=0):
@@ -202,7 +181,7 @@ def test_an_answer_matches_its_schema_beside_one_that_has_none(model):
 
 
 def test_a_form_that_the_vocabulary_cannot_write_ends_with_an_error():
-    small = engine_of('a"1')
+    small = small_engine('a"1')
     forms = {value: json_grammar({"enum": [value]}) for value in ("a", "az", "z", 2)}
     several = [SamplingParams(max_new_tokens=9, grammar=form) for form in forms.values()]
     reasons = [answer.finish_reason for answer in answers(small, *several, prompt="a")]

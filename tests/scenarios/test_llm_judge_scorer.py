@@ -1,15 +1,14 @@
 """The scorer ``llm_judge``: what it asks, and how replies become scores or failures."""
 
 import pytest
+from small_models import small_engine
 
 from plugrl.core.config.check import configure
-from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.dialogue.dialogue import Dialogue
 from plugrl.core.text.dialogue.scorer import Score, score_dialogues
 from plugrl.core.text.inference.requests import Completion
-from plugrl.core.text.inference.services import InferenceService, ModelSpec
-from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.core.text.inference.services import InferenceService
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
 from plugrl.scenarios.scorers.llm_judge import LlmJudgeScorer
 
@@ -189,24 +188,7 @@ def test_a_template_file_that_shows_nothing_or_is_not_there(tmp_path):
 
 
 def test_a_real_model_judges_greedily_what_it_judges_alone():
-    source = {
-        "path": None,
-        "config": {
-            "model_type": "qwen3",
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 8,
-            "max_position_embeddings": 64,
-            "initializer_range": 0.5,
-        },
-        "tokenizer": {"characters": "0123456789 abcdefghijklmnopqrstuvwxyz"},
-        "dtype": "float32",
-    }
-    service = TransformersInferenceService({})
-    service.load(ModelSpec("judge", ConfigView(source, checked=True), 0, "cpu"))
+    service = small_engine("0123456789 abcdefghijklmnopqrstuvwxyz", positions=64, spread=0.5)
     scorer = LlmJudgeScorer(
         {"template": "{response}", "pattern": r"(\d)", "maximum": 9.0, "max_response_length": 8}
     )

@@ -5,6 +5,8 @@ import math
 import sys
 from pathlib import Path
 
+from small_models import small_source
+
 from plugrl.core.experiment import prepare, start
 from plugrl.testing import tiny
 
@@ -20,21 +22,8 @@ TEMPLATE = (
 
 def train_step(folder, command, algorithm=None, **worker):
     """The metrics of one training step over four attempts."""
-    config = {
-        "model_type": "qwen3",
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 8,
-        "max_position_embeddings": 8192,
-        # So large that answers vary.
-        "initializer_range": 0.3,
-    }
-    tokenizer = {"characters": CHARACTERS, "chat_template": TEMPLATE}
     tree = tiny.config("self_hosted_grpo", folder)
-    tree["models"]["policy"]["source"] = {"config": config, "tokenizer": tokenizer}
+    tree["models"]["policy"]["source"] = small_source(CHARACTERS, TEMPLATE, positions=8192)
     tree["rollout_worker"] = {
         "type": "external",
         "command": [sys.executable, *command],

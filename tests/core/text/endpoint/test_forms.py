@@ -7,15 +7,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from small_models import small_engine
 
-from plugrl.core.config.view import ConfigView
 from plugrl.core.text.endpoint.faults import ApiError
 from plugrl.core.text.endpoint.requests import read_chat, read_text
 from plugrl.core.text.endpoint.serving import ServiceSource
 from plugrl.core.text.endpoint.session import Offer, Session
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import ModelSpec, TokenLimits
-from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.core.text.inference.services import TokenLimits
 from plugrl.scenarios.parsers.brackets import BracketsParser
 from plugrl.scenarios.parsers.hermes import HermesParser
 from plugrl.scenarios.parsers.json_calls import JsonParser
@@ -40,22 +39,7 @@ THINKING = TEMPLATE.replace(
 
 
 def engine_of(template):
-    config = {
-        "model_type": "qwen3",
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 8,
-        "max_position_embeddings": 1024,
-        "initializer_range": 0.3,
-    }
-    tokenizer = {"characters": CHARACTERS, "chat_template": template}
-    source = {"path": None, "config": config, "tokenizer": tokenizer, "dtype": "float32"}
-    service = TransformersInferenceService({})
-    service.load(ModelSpec("policy", ConfigView(source, checked=True), 0, "cpu"))
-    return service
+    return small_engine(CHARACTERS, template, positions=1024)
 
 
 @pytest.fixture(scope="module")
