@@ -147,3 +147,39 @@ def test_a_sampler_without_scores_is_told_of_once(caplog):
         assert sync() is None
     assert service.syncs == 3
     assert caplog.text.count("nothing proves that it samples from the trained weights") == 1
+
+
+def test_weights_are_shared_where_nothing_is_sampled_during_training(engine, train_service):
+    model = Model("policy", engine, train_service())
+    sync = WeightSync(model, 1e-4, shares=True)
+    sync()
+    for name, weight in model.train.weights().items():
+        assert engine._model.state_dict()[name].data_ptr() == weight.data_ptr()
+    sync.observe(ROLLOUTS)
+    before = engine.score([ROLLOUTS[0].tokens])
+    train(model.train)
+    assert sync() == pytest.approx(0, abs=1e-6)
+    assert engine.version == 1
+    # And they are the trained ones: what is made of them is made anew.
+    assert engine.score([ROLLOUTS[0].tokens]) != before
+    saved = model.train.state_dict()
+    assert set(saved["weights"]) == set(engine._weights)
+
+
+def test_weights_of_others_do_not_reach_the_owner_of_shared_ones(engine, train_service):
+    model = Model("policy", engine, train_service())
+    WeightSync(model, 1e-4, shares=True)()
+    before = {name: weight.clone() for name, weight in model.train.weights().items()}
+    engine.update_weights({name: weight + 1 for name, weight in before.items()}, 5)
+    for name, weight in model.train.weights().items():
+        assert torch.equal(weight, before[name])
+        assert torch.equal(engine._weights[name], before[name] + 1)
+    assert engine.version == 5
+
+
+def test_weights_of_another_precision_are_copied(spec, engine, train_service):
+    for other in (spec(dtype="bfloat16"), spec(dtype="float64")):
+        service = train_service(other)
+        service.share_with(engine)
+        assert not engine._shared
+        service.sync_to(engine)

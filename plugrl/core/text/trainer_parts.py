@@ -210,8 +210,11 @@ def make_collector(
 
 def make_syncs(params: ConfigView, models: Models) -> dict[str, WeightSync]:
     """One weight sync for each trained model, by name."""
+    shares = params.weight.sync_mode == SYNC
     return {
-        name: WeightSync(models[name], _tolerance(params.weight, params.models[name]))
+        name: WeightSync(
+            models[name], _tolerance(params.weight, params.models[name]), shares=shares
+        )
         for name in models.trained
     }
 

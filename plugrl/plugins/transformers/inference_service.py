@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -53,6 +54,8 @@ class TransformersInferenceService(InferenceService):
     Config: ClassVar[type] = TransformersInferenceConfig
     loads_weights: ClassVar[bool] = True
     sampling_options = OPTIONS
+    #: Where the weights are that belong to a train service too, by name; empty: there are none.
+    _shared: Mapping[str, int] = MappingProxyType({})
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -77,11 +80,8 @@ class TransformersInferenceService(InferenceService):
         """
         self._model = load_model(spec)
         self._tokenizer = load_tokenizer(spec)
-        compiler = StepCompiler(self._model, spec.name, self.config.compile, spec.train_steps)
-        self._runner = Runner(self._model, self._tokenizer.pad_token_id, compiler)
-        self._weights = self._model.state_dict()
-        #: Decoders whose slots and captured steps are kept for the next requests.
-        self._idle: list[Decoder] = []
+        self._compiler = StepCompiler(self._model, spec.name, self.config.compile, spec.train_steps)
+        self._prepare()
         # Each look into a configuration of transformers costs microseconds.
         config = self._model.config
         self._vocabulary_size = int(config.vocab_size)
@@ -92,6 +92,13 @@ class TransformersInferenceService(InferenceService):
         self._turns = Turns()
         self._starting = threading.Lock()
         self._continuous: ContinuousBatching | None = None
+
+    def _prepare(self) -> None:
+        """Make what knows where the weights are."""
+        self._runner = Runner(self._model, self._tokenizer.pad_token_id, self._compiler)
+        self._weights = self._model.state_dict()
+        #: Decoders whose slots and captured steps are kept for the next requests.
+        self._idle: list[Decoder] = []
 
     @property
     def tokenizer(self) -> TokenizerContract:
@@ -149,9 +156,33 @@ class TransformersInferenceService(InferenceService):
         if continuous is not None:
             continuous.close()
 
+    def share_weights(self, weights: Mapping[str, torch.Tensor]) -> bool:
+        """Use these tensors as the model's own, where they are of its kind and device."""
+        own = self._weights
+        if own.keys() != weights.keys() or self._continuous is not None:
+            return False
+        for name, mine in own.items():
+            given = weights[name]
+            alike = (mine.dtype, mine.device, mine.shape) == (
+                given.dtype, given.device, given.shape
+            )  # fmt: skip
+            if not alike:
+                return False
+        self._hold(weights)
+        return True
+
+    def _hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        with self._turns.take():
+            for name, mine in self._model.state_dict(keep_vars=True).items():
+                mine.data = weights[name].detach()
+            self._prepare()
+            self._shared = {name: tensor.data_ptr() for name, tensor in weights.items()}
+
     @torch.no_grad()
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Copy ``weights`` into the model, between two steps of what is being decoded.
+
+        Nothing is copied of those that are shared.
 
         Raises:
             ValueError: a name is missing, extra, or of another shape.
@@ -160,9 +191,15 @@ class TransformersInferenceService(InferenceService):
         if own.keys() != weights.keys():
             names = sorted(own.keys() ^ weights.keys())
             raise ValueError(f"weights of another model: {', '.join(names[:3])} and more differ")
+        pointers = {name: tensor.data_ptr() for name, tensor in weights.items()}
+        if self._shared and pointers != self._shared:
+            # Of somebody else: the owner of those that were shared must not get them.
+            self._hold({name: tensor.clone() for name, tensor in weights.items()})
+            own, self._shared = self._weights, {}
         with self._turns.take():
             for name, target in own.items():
-                target.copy_(weights[name])
+                if not self._shared:
+                    target.copy_(weights[name])
             self._runner.refresh()
             self.version = version
 

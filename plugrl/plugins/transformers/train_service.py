@@ -12,7 +12,7 @@ import torch
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.inference.services import ModelSpec, TrainService
+from plugrl.core.text.inference.services import InferenceService, ModelSpec, TrainService
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig, load_optimizer
@@ -299,6 +299,11 @@ class LocalTrainService(TrainService):
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The current weights by name, with the adapter's part added if there is one."""
         return self._own_weights if self._adapter is None else self._adapter.merged_weights()
+
+    def share_with(self, inference: InferenceService) -> None:
+        """Let the engine use the weights themselves; those of an adapter are merged in copies."""
+        if self._adapter is None:
+            inference.share_weights(self.weights())
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""

@@ -161,6 +161,14 @@ class InferenceService(RenamedMethods, Component, ABC):
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Take the weights of ``version``; a missing or extra name is a ``ValueError``."""
 
+    def share_weights(self, weights: Mapping[str, torch.Tensor]) -> bool:
+        """Sample from these very tensors from now on, instead of copies of them, if it can.
+
+        Their owner changes them while nothing is sampled alone, and calls :meth:`update_weights`
+        with them after each change. Returns whether they are shared.
+        """
+        return False
+
     def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Sample from what the train service of an earlier phase handed over, as version 0."""
         self.update_weights(handed, 0)
@@ -240,6 +248,12 @@ class BaseTrainService(RenamedMethods, Component, ABC):
 
     def sync_to(self, inference: InferenceService) -> None:
         """Give the current weights to the service that samples from the model."""
+    def share_with(self, inference: InferenceService) -> None:
+        """Let the service that samples from the model use its weights without a copy, if both can.
+
+        Called once, before the first :meth:`sync_to`, where nothing is sampled during training.
+        """
+
         inference.update_weights(self.weights(), self.version)
 
     def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:

@@ -28,11 +28,14 @@ class WeightSync:
         model: a trained model.
         tolerance: largest mean absolute difference between the log-probabilities of both
             services on the probe.
+        shares: whether nothing is sampled while the model is trained, so that both services may
+            hold the same weights and there is nothing to copy.
     """
 
-    def __init__(self, model: Model, tolerance: float) -> None:
+    def __init__(self, model: Model, tolerance: float, *, shares: bool = False) -> None:
         self._model = model
         self._tolerance = tolerance
+        self._shares = shares
         self._probe: list[list[int]] = []
         self._batch: Batch | None = None
         self._synced: int | None = None
@@ -62,6 +65,8 @@ class WeightSync:
         service.sync_to(self._model.inference)
         self._synced = service.version
         if not self._model.inference.scores_prompts:
+        if self._shares and self._synced is None:
+            service.share_with(self._model.inference)
             self._say_unproven()
             return None
         return self._parity() if self._probe else None
