@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import kills
 import pytest
 from waiting import DEADLINE
 
@@ -45,16 +46,17 @@ def plugrl_without(
     )
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("recipe", ["cartpole_ppo", "cartpole_dqn", "two_cartpoles_ppo"])
+@pytest.mark.parametrize(
+    "recipe",
+    kills.tiers(["cartpole_ppo"], ["cartpole_ppo", "cartpole_dqn", "two_cartpoles_ppo"]),
+)
 def test_small_networks_train_without_transformers(recipe: str, tmp_path: Path) -> None:
     words = ["rl.num_iterations=1", "validate.episodes=1"]
     done = plugrl_without(TEXT, tmp_path, "train", recipe, *words)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("recipe", ["quickstart", "math_parquet"])
+@pytest.mark.parametrize("recipe", kills.tiers(["quickstart"], ["quickstart", "math_parquet"]))
 def test_language_models_train_without_torchrl_and_gymnasium(recipe: str, tmp_path: Path) -> None:
     if recipe == "math_parquet":
         pytest.importorskip("math_verify")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kills
 import pytest
 from curves import SEEDS, assert_reached
 from waiting import CURVES
@@ -36,23 +37,37 @@ def held_out(run, phase):
     return [line[key] for line in run.metrics if line.get("phase") == phase and key in line]
 
 
+SHORT = [f"trainer.phases.{i}.trainer.total_train_steps=3" for i in (0, 1)]
+
+
+def assert_whole(run):
+    """It has the steps of :data:`SHORT`, and the validations around them."""
+    assert run.status["state"] == "done"
+    assert [line["step"] for line in run.metrics] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert len(held_out(run, 1)) == len(held_out(run, 2)) == 2
+
+
 @pytest.mark.integration
+def test_three_steps_of_each_phase(tmp_path):
+    kills.finish("train", "quickstart", *SHORT, cwd=tmp_path)
+    (run,) = tmp_path.glob("runs/quickstart/*")
+    assert_whole(load_run(run))
+
+
+@pytest.mark.slow
 def test_three_steps_of_each_phase_give_equal_numbers_in_processes_with_other_hash_seeds(
     tmp_path, monkeypatch
 ):
-    short = [f"trainer.phases.{i}.trainer.total_train_steps=3" for i in (0, 1)]
     lines = []
     for seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
         folder = tmp_path / seed
         folder.mkdir()
-        run, _ = trained(folder, *short)
-        assert run.status["state"] == "done"
+        run, _ = trained(folder, *SHORT)
+        assert_whole(run)
         kept = [{k: v for k, v in m.items() if not k.startswith("time/")} for m in run.metrics]
         lines.append(json.dumps(kept, sort_keys=True))
     assert lines[0] == lines[1]
-    assert [line["step"] for line in run.metrics] == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert len(held_out(run, 1)) == len(held_out(run, 2)) == 2
 
 
 @pytest.mark.slow
