@@ -405,7 +405,11 @@ class TrajectoryTrainer(Trainer):
 
     def _sync(self, metrics: dict[str, float], step: int) -> None:
         for name, sync in self._syncs.items():
+            started = self.run.timeline.now()
             parity = sync()
+            if sync.moved_bytes:
+                metrics[f"{self._prefix('sync', name)}/bytes"] = sync.moved_bytes
+                self.run.timeline.note("weights", name, started, bytes=sync.moved_bytes)
             if parity is not None:
                 metrics[f"{self._prefix('sync', name)}/parity"] = parity
         versions = self._versions()

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.plugins.distributed.sharding import LocalShards, Passes, shard
+from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.plugins.transformers.training.masters import MasterWeights
 from plugrl.plugins.transformers.training.spread import assign, spread_like, whole_tensor
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from plugrl.core.text.inference.services import ModelSpec
     from plugrl.plugins.transformers.training.micro_batches import MicroBatch
 
+Name = TypeVar("Name", str, tuple[str, str])
+#: The matrices of a product.
+_PARTS = ("down", "up")
 #: Numbers of each weight by which ranks compare what they loaded.
 _COMPARED = 4096
 
@@ -175,12 +179,29 @@ class RankTrainService(LocalTrainService):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The whole weights, on the CPU of the first rank; empty on others."""
-        return self.gather(super().weights(), self._dtype)
+        base = self.base_weights()
+        return base if self._adapter is None else merge(base, self.products())
+
+    def base_weights(self) -> dict[str, torch.Tensor]:
+        """The same without the adapter."""
+        held = super().weights() if self._adapter is None else self._adapter.base()
+        return self.gather(held, self._dtype)
+
+    def products(self) -> dict[str, Product]:
+        """What the adapter adds to the weights, on the CPU of the first rank; empty on others."""
+        assert self._adapter is not None
+        found = self._adapter.products()
+        parts = {(name, kind): getattr(own, kind) for name, own in found.items() for kind in _PARTS}
+        whole = self.gather(parts, self._dtype)
+        return {
+            name: replace(own, **{kind: whole[name, kind] for kind in _PARTS})
+            for name, own in (found.items() if whole else ())
+        }
 
     @torch.no_grad()
     def gather(
-        self, spread: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None
-    ) -> dict[str, torch.Tensor]:
+        self, spread: Mapping[Name, torch.Tensor], dtype: torch.dtype | None = None
+    ) -> dict[Name, torch.Tensor]:
         """Whole tensors on the CPU of the first rank, one after the other; empty on others.
 
         Args:

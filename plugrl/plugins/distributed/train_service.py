@@ -28,6 +28,7 @@ from plugrl.plugins.distributed.passes import Part, Plan, gradients_of
 from plugrl.plugins.distributed.plan import device_rows
 from plugrl.plugins.distributed.preflight import worker_findings
 from plugrl.plugins.distributed.ranks import Ranks, give_back, is_idle, take_ranks
+from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class FsdpTrainService(TrainService):
     Config: ClassVar[type] = FsdpTrainConfig
     _ranks: Ranks | None = None
     _closed = False
+    _base: dict[str, torch.Tensor] | None
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -96,6 +98,7 @@ class FsdpTrainService(TrainService):
         facts = ranks.each("load", given)
         self._packs = facts[0]["packs"]
         self._check_equal([each["digest"] for each in facts])
+        self._adapts, self._base = spec.adapter is not None, None
         self._draws = spec.adapter is not None and spec.adapter.dropout > 0
         self.optimizer_steps = 0
 
@@ -210,12 +213,26 @@ class FsdpTrainService(TrainService):
     # ---------------------------------------------------------------------- weights
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """The current weights by name, whole, with the adapter's part added if there is one."""
-        found: dict[str, torch.Tensor] = self._ask("weights")[0]
-        return found
+        """The current weights by name, whole, with the adapter's part added if there is one.
+
+        Of a model with an adapter, the frozen weights come once; from then on the adapter alone.
+        """
+        found: dict[str, torch.Tensor]
+        if not self._adapts:
+            found = self._ask("weights")[0]
+            self.moved_bytes = _bytes_of(found)
+            return found
+        self.moved_bytes = 0
+        if self._base is None:
+            self._base = self._ask("base_weights")[0]
+            self.moved_bytes += _bytes_of(self._base)
+        products: dict[str, Product] = self._ask("products")[0]
+        self.moved_bytes += sum(own.down.nbytes + own.up.nbytes for own in products.values())
+        return merge(self._base, products)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
+        self._base = None
         self._ask("load_weights", {name: value.cpu() for name, value in weights.items()})
 
     def fix_value_bias(self) -> None:
@@ -251,11 +268,17 @@ class FsdpTrainService(TrainService):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back a state: one in parts, of any number of ranks, or one of ``local``."""
+        self._base = None
         if isinstance(state, SavedShards):
             self.ranks.all("restore", str(state.folder.absolute()), state.tree)
         else:
             self._ask("load_state_dict", dict(state))
         self.optimizer_steps = int(state["optimizer_steps"])
+
+
+def _bytes_of(weights: Mapping[str, torch.Tensor]) -> int:
+    """Their bytes; weights that are one count once."""
+    return sum({weight.data_ptr(): weight.nbytes for weight in weights.values()}.values())
 
 
 class RanksState(ShardedState):

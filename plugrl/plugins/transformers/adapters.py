@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,23 +100,25 @@ class Adapter:
         for layer in self._layers.values():
             layer.lora_dropout.train(active)
 
-    @torch.no_grad()
     def merged_weights(self) -> dict[str, torch.Tensor]:
         """All weights of the model by their own names, with the adapter's product added.
 
         They are computed apart, in float32: the frozen weights stay as they are, bit for bit.
         """
-        weights = self.base()
-        for prefix, layer in self._layers.items():
-            name = f"{prefix}.weight"
-            down, up = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
-            # As they are computed with, should they be held more precisely.
-            down, up = (part.to(weights[name].dtype).float() for part in (down, up))
-            change = layer.scaling[_NAME] * (up @ down)
-            # GPT-2 keeps its matrices the other way round.
-            change = change.T if layer.fan_in_fan_out else change
-            weights[name] = (weights[name].float() + change).to(weights[name].dtype)
-        return weights
+        return merge(self.base(), self.products())
+
+    def products(self) -> dict[str, Product]:
+        """What the adapter adds to the weights, by their own names."""
+        return {
+            f"{prefix}.weight": Product(
+                layer.lora_A[_NAME].weight.detach(),
+                layer.lora_B[_NAME].weight.detach(),
+                float(layer.scaling[_NAME]),
+                # GPT-2 keeps its matrices the other way round.
+                bool(layer.fan_in_fan_out),
+            )
+            for prefix, layer in self._layers.items()
+        }
 
     def base(self) -> dict[str, torch.Tensor]:
         """The frozen weights by the names they have without an adapter."""
@@ -176,6 +179,32 @@ class Adapter:
         held = self.state_dict() if weights is None else weights
         tensors = {name: value.cpu().contiguous() for name, value in held.items()}
         save_file(tensors, folder / "adapter_model.safetensors")
+
+
+@dataclass(frozen=True)
+class Product:
+    """The change of a weight: ``scaling * up @ down``, the other way round where ``transposed``."""
+
+    down: torch.Tensor
+    up: torch.Tensor
+    scaling: float
+    transposed: bool
+
+
+@torch.no_grad()
+def merge(
+    base: Mapping[str, torch.Tensor], products: Mapping[str, Product]
+) -> dict[str, torch.Tensor]:
+    """Frozen weights with the products of an adapter added, in the data type of the weights."""
+    weights = dict(base)
+    for name, product in products.items():
+        weight = weights[name]
+        # As they are computed with, should they be held more precisely.
+        down, up = (part.to(weight.dtype).float() for part in (product.down, product.up))
+        change = product.scaling * (up @ down)
+        change = change.T if product.transposed else change
+        weights[name] = (weight.float() + change).to(weight.dtype)
+    return weights
 
 
 class _Seeded:

@@ -199,6 +199,8 @@ class BaseTrainService(RenamedMethods, Component, ABC):
     version: int = 0
     #: As of :class:`InferenceService`.
     loads_weights: ClassVar[bool] = False
+    #: Bytes that the last :meth:`sync_to` took from other processes.
+    moved_bytes: int = 0
     #: Which trainers can use it, for messages.
     serves: ClassVar[str] = "trainers of its own"
 
@@ -246,14 +248,14 @@ class BaseTrainService(RenamedMethods, Component, ABC):
         """Begin with what the train service of an earlier phase handed over."""
         self.load_weights(handed)
 
-    def sync_to(self, inference: InferenceService) -> None:
-        """Give the current weights to the service that samples from the model."""
     def share_with(self, inference: InferenceService) -> None:
         """Let the service that samples from the model use its weights without a copy, if both can.
 
         Called once, before the first :meth:`sync_to`, where nothing is sampled during training.
         """
 
+    def sync_to(self, inference: InferenceService) -> None:
+        """Give the current weights to the service that samples from the model."""
         inference.update_weights(self.weights(), self.version)
 
     def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:

@@ -40,6 +40,8 @@ class WeightSync:
         self._batch: Batch | None = None
         self._synced: int | None = None
         self._said = False
+        #: That the last call took from other processes.
+        self.moved_bytes = 0
 
     def observe(self, trajectories: Sequence[Trajectory]) -> None:
         """Keep the first trajectories that hold an answer as the probe's sequences."""
@@ -60,13 +62,15 @@ class WeightSync:
             RunError: the services disagree by more than the tolerance.
         """
         service = self._model.service()
+        self.moved_bytes = 0
         if service.version == self._synced:
             return None
-        service.sync_to(self._model.inference)
-        self._synced = service.version
-        if not self._model.inference.scores_prompts:
         if self._shares and self._synced is None:
             service.share_with(self._model.inference)
+        service.sync_to(self._model.inference)
+        self.moved_bytes = service.moved_bytes
+        self._synced = service.version
+        if not self._model.inference.scores_prompts:
             self._say_unproven()
             return None
         return self._parity() if self._probe else None
