@@ -25,6 +25,7 @@ KINDS = (
     "protocol",
     "parser",
     "inference_service",
+    "executor",
     "train_service",
     "fine_tune_service",
     "hub",

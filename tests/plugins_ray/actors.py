@@ -19,6 +19,7 @@ class OnActors(Collector):
         super().__init__(notes, None)
         self.executor = RayExecutor({"workers": 2, **executor})
         self.pool = WorkerPool(8, None, self.executor)
+        self.prepared = False
 
     def rollouts(self, name, processes, **section):
         registry = Registry()
@@ -29,7 +30,9 @@ class OnActors(Collector):
         services, pooled = {"policy": self.engine}, None
         if processes:
             setup = worker_setup(factory, view, services)
-            self.executor.prepare(setup)
+            if not self.prepared:
+                self.executor.prepare(setup)
+                self.prepared = True
             pooled = PooledRollouts(self.pool, processes, setup, worker, services)
         return LockstepRollouts(worker, services, 5, pooled=pooled, timeout=view.timeout)
 

@@ -11,6 +11,7 @@ from waiting import wait_until
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
 from plugrl.testing import tiny
+from plugrl.testing.suite.test_executor import ExecutorContract
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
 
 pytestmark = pytest.mark.integration
@@ -114,3 +115,10 @@ def test_a_whole_run_equals_one_in_processes(tmp_path, ray, settings, own_proces
     assert comparable_metrics(runs["near"]) == comparable_metrics(runs["far"])
     near, far = (runs[name].checkpoint()["trainer"]["models"] for name in ("near", "far"))
     assert_equal_states(near, far)
+
+
+@pytest.mark.usefixtures("ray")
+class TestRayExecutor(ExecutorContract):
+    __test__ = True
+    plugrl_executor = "ray"
+    conformance = {"config": {"workers": 1, "resources": {"CPU": 0.1}}}

@@ -14,6 +14,7 @@ from plugrl.testing.suite.test_advantage import AdvantageContract
 from plugrl.testing.suite.test_body import BodyContract
 from plugrl.testing.suite.test_data_map import DataMapContract
 from plugrl.testing.suite.test_dialogue_environment import DialogueEnvironmentContract
+from plugrl.testing.suite.test_executor import ExecutorContract
 from plugrl.testing.suite.test_fine_tune_service import FineTuneServiceContract
 from plugrl.testing.suite.test_harness_algorithm import HarnessAlgorithmContract
 from plugrl.testing.suite.test_hub import HubContract
@@ -33,6 +34,7 @@ CONTRACTS = {
         BodyContract,
         DataMapContract,
         DialogueEnvironmentContract,
+        ExecutorContract,
         FineTuneServiceContract,
         HarnessAlgorithmContract,
         HubContract,
@@ -54,6 +56,7 @@ ELSEWHERE = {
     "fine_tune_service": {"openai", "tinker"},
     "tracker": {"wandb", "mlflow", "trackio"},
     "hub": {"huggingface"},
+    "executor": {"ray"},
 }
 #: What is fast enough for the fast tier, of kinds whose tests build models or environments.
 FAST = {

@@ -68,13 +68,19 @@ def text_findings(check: Preflight) -> Iterator[Finding]:
 
 def _argument_findings(check: Preflight) -> Iterator[Finding]:
     """Worker processes, which do not have the functions that a Python program gave the run."""
+    worker = check.root.rollout_worker
+    executor = worker.get("executor")
+    key, value = "processes", worker.get("processes")
+    remedy = "write 0"
+    if executor is not None:
+        key, value, remedy = "executor", executor.type, "leave it out"
     for path, record in check.validated.records.items():
-        if record.source == ARGUMENT and check.root.rollout_worker.processes:
+        if record.source == ARGUMENT and value:
             yield (
-                "rollout_worker.processes",
-                f"is {check.root.rollout_worker.processes}, and {record.name} of {path} is a "
-                "function of this program, which other processes do not have; write 0, or give a "
-                f"file, rollout_worker.evaluator_module_path=FILE.py:{record.name}",
+                f"rollout_worker.{key}",
+                f"is {value}, and {record.name} of {path} is a function of this program, which "
+                f"other processes do not have; {remedy}, or give a file, "
+                f"rollout_worker.evaluator_module_path=FILE.py:{record.name}",
             )
             return
 

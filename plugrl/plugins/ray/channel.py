@@ -99,7 +99,7 @@ class Channel:
             self._how, self.beats = reason(error), 0
             # Ray ends actors for want of memory, and knows nothing of the process that took it.
             self.lost = not isinstance(error, self._ray.exceptions.OutOfMemoryError)
-        except OSError:  # the run has closed its end
+        except (OSError, SystemExit):  # the run has closed its end, or left the cluster
             return
         finally:
             there.close()

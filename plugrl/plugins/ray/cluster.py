@@ -13,19 +13,18 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from plugrl.core.config.schemas.sections import ClusterConfig
 from plugrl.core.errors import ConfigError, PluginError, RunError
 from plugrl.core.plugins.kinds import OWN
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.run.process.cluster import settings
+from plugrl.core.run.process.cluster import configure, settings
 from plugrl.plugins.ray.errors import reason
 
-if TYPE_CHECKING:
-    from plugrl.core.config.schemas.sections import ClusterConfig
-
+_CPU = "CPU"
 _VARIABLE = "RAY_ADDRESS"
 _AUTO = "auto"
 _MEGABYTE = 1_000_000
@@ -148,21 +147,55 @@ def unplaceable(resources: Mapping[str, float], count: int) -> str | None:
 
     It looks at what the cluster has, not at what others use of it at the moment.
     """
-    there = nodes()
+    return _unfit(nodes(), resources, count)
+
+
+def preflight_fault(
+    section: Mapping[str, Any], resources: Mapping[str, float], count: int
+) -> str | None:
+    """Why actors will not fit, before a run begins; None: they will, as far as can be seen.
+
+    A cluster that runs is joined and looked at; one that would be started here is not started.
+
+    Args:
+        section: ``settings.cluster``.
+        resources: what each actor needs.
+        count: how many actors.
+
+    Raises:
+        ConfigError: there is no cluster at the address.
+    """
+    wanted = ClusterConfig(**section)
+    if wanted.address or os.environ.get(_VARIABLE):
+        before = asdict(settings())
+        configure(section)
+        try:
+            return unplaceable(resources, count)
+        finally:
+            configure(before)
+    here = {_CPU: float(wanted.cpus or os.cpu_count() or 1)}
+    # What else this machine has, Ray finds out when it starts.
+    looked_at = {name: n for name, n in resources.items() if name in here}
+    fault = _unfit([Node("", "this machine", here)], looked_at, count)
+    return fault and f"{fault}; write fewer, or settings.cluster.cpus, which may exceed the cores"
+
+
+def _unfit(there: Sequence[Node], resources: Mapping[str, float], count: int) -> str | None:
     needed = {name: amount for name, amount in resources.items() if amount}
-    fitting = [
+    if not needed:
+        return None
+    fitting = sum(
         min(int(node.resources.get(name, 0) / amount) for name, amount in needed.items())
         for node in there
-        if needed
-    ]
-    if not needed or sum(fitting) >= count:
+    )
+    if fitting >= count:
         return None
     each = ", ".join(f"{amount:g} {name}" for name, amount in needed.items())
     has = "; ".join(
         f"{node.address} has " + ", ".join(f"{node.resources.get(n, 0):g} {n}" for n in needed)
         for node in there
     )
-    return f"{count} actors with {each} each do not fit: {sum(fitting)} do ({has})"
+    return f"{count} actors with {each} each do not fit: {fitting} do ({has})"
 
 
 def packages(distributions: Iterable[str | None]) -> dict[str, str]:

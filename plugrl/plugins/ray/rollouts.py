@@ -21,6 +21,7 @@ from plugrl.plugins.ray.files import collect_files
 from plugrl.plugins.ray.relay import Relay
 
 if TYPE_CHECKING:
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.rollout.processes.messages import Setup
 
 logger = logging.getLogger(__name__)
@@ -116,6 +117,15 @@ class RayExecutor(Executor):
     """Worker processes in the actors of a Ray cluster, one in each."""
 
     Config: ClassVar[type] = RayExecutorConfig
+
+    @classmethod
+    def preflight(cls, check: Preflight) -> Iterable[Finding]:
+        """More actors than the cluster can hold; a cluster is joined for that, and none started."""
+        section = check.section
+        wanted = check.validated.settings.cluster.to_dict()
+        fault = cluster.preflight_fault(wanted, section.resources, section.workers)
+        if fault is not None:
+            yield f"{check.path}.workers", fault
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

@@ -105,11 +105,11 @@ def _worker(check: Preflight) -> Iterator[Finding]:
             "with begin(task)",
         )
         return
+    written = "finished rollouts are written down by the process that trains"
     if section.get("processes"):
-        yield (
-            "rollout_worker.processes",
-            "must be 0: finished rollouts are written down by the process that trains",
-        )
+        yield "rollout_worker.processes", f"must be 0: {written}"
+    if section.get("executor") is not None:
+        yield "rollout_worker.executor", f"must be left out: {written}"
     if worker is not None and "protocol" in section and learners(check.models, section) == {}:
         yield (
             "rollout_worker.agents",
