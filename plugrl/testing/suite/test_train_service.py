@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -52,15 +52,18 @@ class TrainServiceContract(ComponentContract):
     @pytest.fixture
     def load(
         self, make: Callable[[], BaseTrainService], example: Mapping[str, Any]
-    ) -> Callable[..., Any]:
-        """Makes a service that has loaded its model."""
+    ) -> Iterator[Callable[..., Any]]:
+        """Makes a service that has loaded its model, and is closed after the test."""
+        made: list[BaseTrainService] = []
 
         def loaded(seed: int = 0) -> BaseTrainService:
-            service = make()
-            service.load(spec_of(example["source"], seed=seed, trained=True))
-            return service
+            made.append(make())
+            made[-1].load(spec_of(example["source"], seed=seed, trained=True))
+            return made[-1]
 
-        return loaded
+        yield loaded
+        for service in made:
+            service.close()
 
     @pytest.fixture
     def steps(self, load: Callable[..., Any]) -> Callable[..., TrainService]:
