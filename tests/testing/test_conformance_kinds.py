@@ -52,7 +52,7 @@ CONTRACTS = {
 ELSEWHERE = {
     "rollout_worker": {"external", "agent_demonstration", "protocol_demonstration", "protocol"},
     "inference_service": {"openai", "tinker", "weaver"},
-    "train_service": {"tinker", "weaver"},
+    "train_service": {"tinker", "weaver", "fsdp"},
     "fine_tune_service": {"openai", "tinker"},
     "tracker": {"wandb", "mlflow", "trackio"},
     "hub": {"huggingface"},
