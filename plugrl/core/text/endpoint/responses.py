@@ -36,8 +36,9 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "truncation": (("disabled",), "prompts are not shortened"),
     "max_tool_calls": ((), "tools are called by the client"),
 }
-#: What a client may ask to be sent besides, of which there is the second.
-_INCLUDE = ("reasoning.encrypted_content", "message.output_text.logprobs")
+_LOGPROBS = "message.output_text.logprobs"
+#: What a client may ask to be sent besides; of encrypted reasoning there is none.
+_INCLUDE = ("reasoning.encrypted_content", _LOGPROBS)
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def read_response(data: bytes) -> ResponseRequest:
     told = [] if instructions is None else [{"role": "system", "content": instructions}]
     messages = read_messages([*told, *_messages(body.take("input"))], "input")
     own_tools = body.take("tools") or []
-    listed = [_chat_tool(tool) for tool in own_tools] if _is_list(own_tools) else own_tools
-    tools = read_tools(listed)
+    listed = isinstance(own_tools, list)
+    tools = read_tools([_chat_tool(tool) for tool in own_tools] if listed else own_tools)
     choice = body.take("tool_choice")
     text, reasoning = (_object(body, name) for name in ("text", "reasoning"))
     parallel = body.flag("parallel_tool_calls", absent=True)
@@ -73,7 +74,7 @@ def read_response(data: bytes) -> ResponseRequest:
     for name, (values, reason) in _NEUTRAL.items():
         body.neutral(name, *values, reason=reason)
     include = body.take("include") or []
-    if not _is_list(include) or not all(each in _INCLUDE for each in include):
+    if not isinstance(include, list) or not all(each in _INCLUDE for each in include):
         raise unsupported("include", f"include can be {' and '.join(_INCLUDE)}")
     body.take("prompt_cache_retention")
     effort = reasoning.get("effort")
@@ -81,8 +82,8 @@ def read_response(data: bytes) -> ResponseRequest:
         raise invalid("reasoning.effort", "reasoning.effort must be text")
     limit = body.whole("max_output_tokens", 1, MOST_TOKENS)
     common = read_common(body, limit, 1, ("include_usage", "include_obfuscation"))
-    common["logprobs"] = _INCLUDE[1] in include
-    common["sampled"] |= read_top_logprobs(body, common["logprobs"], f"include: {_INCLUDE[1]}")
+    common["logprobs"] = _LOGPROBS in include
+    common["sampled"] |= read_top_logprobs(body, common["logprobs"], f"include: {_LOGPROBS}")
     template = read_template(body)
     metadata = body.take("metadata")
     body.finish()
@@ -109,11 +110,8 @@ def read_response(data: bytes) -> ResponseRequest:
     )  # fmt: skip
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _object(body: Body, name: str) -> Mapping[str, Any]:
+    """A parameter that is an object; empty where it is not there."""
     value = body.take(name) or {}
     if not isinstance(value, dict):
         raise invalid(name, f"{name} must be an object")
@@ -139,24 +137,21 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     for number, item in enumerate(value):
         where = f"input[{number}]"
         kind = item.get("type", "message") if isinstance(item, dict) else None
-        if kind == "function_call_output":
-            said = {
-                "tool_call_id": item.get("call_id"),
-                "content": _text(item.get("output"), where),
-            }
-            messages.append({"role": "tool", **said})
-            reply = None
-        elif kind == "message" and item.get("role") != "assistant":
-            content = _text(item.get("content"), where)
-            messages.append({"role": item.get("role"), "content": content})
-            reply = None
-        elif kind in ("message", "function_call", "reasoning"):
-            begins = reply is None or (kind != "function_call" and "tool_calls" in reply)
-            if begins or (kind == "message" and reply is not None and "content" in reply):
+        role = item.get("role") if kind == "message" else None
+        if role == "assistant" or kind in ("function_call", "reasoning"):
+            if reply is None or _is_complete(reply, kind):
                 reply = {"role": "assistant"}
                 messages.append(reply)
-            assert reply is not None
             _add_to_reply(reply, item, kind, where)
+            continue
+        reply = None
+        if kind == "message":
+            messages.append({"role": role, "content": _text(item.get("content"), where)})
+        elif kind == "function_call_output":
+            output = _text(item.get("output"), where)
+            messages.append(
+                {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
+            )
         else:
             raise unsupported(
                 where, f"{where} is of type {str(kind)[:64]!r}, which is not supported"
@@ -164,7 +159,15 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     return [m for m in messages if m.keys() - {"role", "reasoning_content"}]
 
 
+def _is_complete(reply: Mapping[str, Any], kind: str) -> bool:
+    """Whether an item of ``kind`` belongs to another reply: calls come last, and text once."""
+    return ("tool_calls" in reply and kind != "function_call") or (
+        "content" in reply and kind == "message"
+    )
+
+
 def _add_to_reply(reply: dict[str, Any], item: Mapping[str, Any], kind: str, where: str) -> None:
+    """Add the text, the reasoning or the call of an item to the message of the reply."""
     if kind == "message":
         reply["content"] = _text(item.get("content"), where)
     elif kind == "reasoning":
@@ -209,6 +212,7 @@ def _response(
     spell: Tokenizer,
     status: str = "",
 ) -> dict[str, Any]:
+    """The object of an answer; with a ``status``, as it is before the answer is there."""
     cut = choice.finish == "length"
     counts = answers.usage(asked, [choice])
     usage = {

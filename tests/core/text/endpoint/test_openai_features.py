@@ -67,8 +67,9 @@ def test_a_stream_of_a_forced_call(model):
 def test_responses_of_text_and_of_a_schema(model):
     with client(model) as asking:
         said = asking.responses.create(
-            model="policy", input="hello", instructions="Be brief.", max_output_tokens=5
-        )
+            model="policy", input="hello", instructions="Be brief.", max_output_tokens=5,
+            extra_body={"min_tokens": 5},
+        )  # fmt: skip
         assert said.status == "incomplete"
         assert said.incomplete_details.reason == "max_output_tokens"
         assert said.usage.output_tokens == 5
@@ -78,7 +79,7 @@ def test_responses_of_text_and_of_a_schema(model):
         assert parsed.status == "completed"
         told = asking.responses.create(
             model="policy", input="hello", max_output_tokens=3, top_logprobs=2,
-            include=["message.output_text.logprobs"],
+            include=["message.output_text.logprobs"], extra_body={"min_tokens": 3},
         )  # fmt: skip
         entries = told.output[0].content[0].logprobs
         assert [len(entry.top_logprobs) for entry in entries] == [2, 2, 2]
