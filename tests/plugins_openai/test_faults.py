@@ -9,6 +9,8 @@ import pytest
 from documented_server import DOWN, request
 
 from plugrl.core.errors import ConfigError, RunError
+from plugrl.core.text.remote import calls
+from plugrl.plugins.openai import handshake
 
 PASSING = {
     "too many requests": (429, "slow down", {"retry-after": "0.2"}),
@@ -92,9 +94,13 @@ def test_a_server_that_hangs_ends_the_request_after_its_timeout(server, connect)
 
 
 @pytest.mark.integration
-def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(connect, server):
+def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(
+    connect, server, monkeypatch
+):
+    monkeypatch.setattr(calls, "_PROBE_EVERY", 0.1)
+    monkeypatch.setattr(calls, "_PROBE_TIMEOUT", 0.1)
     there = server()
-    service = connect(there, timeout=600.0, patience=1.0)
+    service = connect(there, timeout=600.0, patience=0.2)
     there.stop()
     # It accepts connections, and never answers.
     silent = pytest.raises(RunError, match="was silent for .* does not answer")
@@ -102,8 +108,8 @@ def test_a_server_that_is_silent_as_a_whole_ends_the_request_by_its_patience(con
         service.generate([request()])
 
 
-@pytest.mark.integration
-def test_a_server_that_is_down_at_the_start_is_named_soon(server, connect):
+def test_a_server_that_is_down_at_the_start_is_named_soon(server, connect, monkeypatch):
+    monkeypatch.setattr(handshake, "_AT_START", 0.2)
     there = server()
     there.stop()
     said = f"{there.base_url}{DOWN} .*check base_url and that "
