@@ -130,8 +130,13 @@ def test_how_a_run_began_decides_how_it_goes_on(monkeypatch: pytest.MonkeyPatch)
     "sections",
     [
         {"rl": {"clip_value": True}, "ppo": {"entropy_eps": 0.01}},
-        {"rl": {"use_shared_body": True, "minibatch_size": None}},
-        {"rl": {"loss_critic_type": "smooth_l1", "max_grad_norm": None}},
+        pytest.param(
+            {"rl": {"use_shared_body": True, "minibatch_size": None}}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"rl": {"loss_critic_type": "smooth_l1", "max_grad_norm": None}},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_compiled_numbers_are_those_of_before(sections: dict[str, Any]) -> None:
