@@ -51,6 +51,16 @@ _TINKER = "{type: tinker, base_model: x, base_url: 'http://127.0.0.1:1'}"
 _OWN = "models.reference.inference"
 ROWS: list[Row] = [
     row(
+        "models.policy.train={type: fsdp, workers: 9} settings.cluster.cpus=2 settings.device=cpu",
+        "this machine has {} {}; take fewer workers",
+        "models.policy.train.workers=2",
+    ),
+    row(
+        "models.policy.train={type: fsdp, compile: true}",
+        "is for the service local; take auto or false",
+        "models.policy.train.compile=false",
+    ),
+    row(
         "models.policy.source.config.head_dims=8",
         "{} has no such key; did you mean {}?",
         "-models.policy.source.config.head_dims models.policy.source.config.head_dim=8",
@@ -486,6 +496,7 @@ def test_options_that_a_tracker_recommends_are_there(cls):
 
 #: Texts that name no key, value or command, or of servers that only a test of them has.
 REASONS = {
+    "let the machines have one copy": "of several machines",
     "plugins/mlflow/tracker: mlflow: %s": "says what is done",
     "plugins/trackio/tracker: trackio: project": "says what is done",
     "plugins/jsonl/tracker: write a record": "says what failed",

@@ -366,6 +366,7 @@ ALONE = {
 }
 #: Texts that name no key, value or command.
 REASONS = {
+    "put the run folder on a disk that all machines share": "of several machines",
     "core/run/folder: make the run folder": "what was done when the disk failed",
     "core/run/checkpoints/folder: make the folder": "what was done when the disk failed",
     "core/run/lock: take the lock": "what was done when the disk failed",
