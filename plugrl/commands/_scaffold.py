@@ -149,6 +149,8 @@ class Part:
             "sampler": prefix + SAMPLER,
             "imports": template.imports,
             "standard": template.standard,
+            # The module begins with """The KIND ``NAME``: what it does."""
+            "does": template.body.partition(": ")[2].partition('."""')[0],
             "short": "".join(f', "{override}"' for override in template.short),
         }
 
