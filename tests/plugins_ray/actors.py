@@ -38,4 +38,4 @@ class OnActors(Collector):
 
     @property
     def places(self):
-        return self.executor.describe(self.pool._handles)
+        return self.pool.places()

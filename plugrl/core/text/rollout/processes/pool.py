@@ -92,6 +92,10 @@ class WorkerPool:
             found = self._handles[index] = self._executor.start(f"worker-{index + 1}")
         return found
 
+    def places(self) -> list[dict[str, str]]:
+        """Where the processes live, by their names; those of this machine are left out."""
+        return self._executor.describe(self._handles)
+
     def replace(self, index: int, reason: str) -> WorkerHandle:
         """Start a process in the place of one that has ended; ``reason`` says who, how and when.
 
