@@ -12,6 +12,7 @@ from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss, masked_sum
 from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.plugins.distributed import wire
 from plugrl.plugins.distributed.rank import RankWorker
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.testing import tiny
@@ -125,7 +126,7 @@ class RankHere:
         return 1
 
     def each(self, method, arguments):
-        return [getattr(self._rank, method)(*arguments[0])]
+        return [wire.unpack(getattr(self._rank, method)(*map(wire.pack, arguments[0])))]
 
     def all(self, method, *arguments):
         return self.each(method, [arguments])

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from plugrl.core.run.checkpoints.shards import SavedShards, Shard
-from plugrl.plugins.distributed import shard_files
+from plugrl.plugins.distributed import shard_files, wire
 from plugrl.plugins.distributed.rank_service import RankTrainService
 from plugrl.plugins.distributed.sharding import make_mesh
 
@@ -96,8 +96,8 @@ class RankWorker:
             torch.cuda.empty_cache()
 
     def ask(self, method: str, *args: Any) -> Any:
-        """Call a method of the service; tensors of the first rank alone come back whole."""
-        return getattr(self.service, method)(*args)
+        """Call a method of the service; mappings of tensors are packed on their way."""
+        return wire.pack(getattr(self.service, method)(*map(wire.unpack, args)))
 
     @property
     def service(self) -> RankTrainService:
@@ -112,10 +112,10 @@ class RankWorker:
         self._spread = {}
         return shard_files.describe(self.service.state_dict(), self._spread, {})
 
-    def gather(self, names: list[str]) -> dict[str, torch.Tensor]:
+    def gather(self, names: list[str]) -> Any:
         """Whole tensors of the state that :meth:`describe` told of; empty on other ranks."""
         self.describe()
-        return self.service.gather({name: self._spread[name] for name in names})
+        return wire.pack(self.service.gather({name: self._spread[name] for name in names}))
 
     def save(self, folder: str) -> None:
         """Write this rank's part of the state to a folder that all ranks share."""
@@ -135,14 +135,6 @@ class RankWorker:
             return cast(DTensor, self._spread[found.name]) if isinstance(found, Shard) else None
 
         self.service.load_state_dict(shard_files.load(SavedShards(Path(folder), tree), like))
-
-    def memory(self) -> dict[str, int]:
-        """Bytes that this rank holds: most ever, of the device and of the process."""
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        device = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0
-        return {"process": peak, "device": device}
 
 
 def _own_address() -> str:

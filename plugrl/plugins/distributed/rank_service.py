@@ -182,10 +182,23 @@ class RankTrainService(LocalTrainService):
         base = self.base_weights()
         return base if self._adapter is None else merge(base, self.products())
 
-    def base_weights(self) -> dict[str, torch.Tensor]:
-        """The same without the adapter."""
-        held = super().weights() if self._adapter is None else self._adapter.base()
-        return self.gather(held, self._dtype)
+    def base_weights(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+        """The same without the adapter; of these names, or all."""
+        held = self._held()
+        wanted = held if names is None else {name: held[name] for name in names}
+        return self.gather(wanted, self._dtype)
+
+    def weight_sizes(self) -> list[tuple[list[str], int]]:
+        """The names of each weight without the adapter, and its bytes; one may have several."""
+        found: dict[int, list[str]] = {}
+        held = self._held()
+        for name, value in held.items():
+            found.setdefault(_storage(value), []).append(name)
+        size = self._dtype.itemsize
+        return [(names, held[names[0]].numel() * size) for names in found.values()]
+
+    def _held(self) -> Mapping[str, torch.Tensor]:
+        return super().weights() if self._adapter is None else self._adapter.base()
 
     def products(self) -> dict[str, Product]:
         """What the adapter adds to the weights, on the CPU of the first rank; empty on others."""

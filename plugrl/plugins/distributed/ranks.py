@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.run.process.cluster import settings
-from plugrl.plugins.ray.cluster import connect, unplaceable
+from plugrl.plugins.distributed import wire
+from plugrl.plugins.ray.cluster import check_nodes, connect, unplaceable
 from plugrl.plugins.ray.errors import failure
 
 #: What a rank did, in messages, by the method that it was asked for.
@@ -50,6 +51,7 @@ class Ranks:
         self.key = _key(workers, device, timeout)
         self._timeout, self._actors = timeout, []
         self._ray = ray = connect()
+        check_nodes(("torch", "transformers"))
         wanted = _resources(device)
         self._group = ray.util.placement_group([wanted] * workers, strategy="PACK")
         start = settings().start_timeout
@@ -108,7 +110,11 @@ class Ranks:
 
     def all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every rank with the same arguments, as :meth:`each` does."""
-        shared = [self._ray.put(value) if _is_large(value) else value for value in arguments]
+        # Once for all, in shared memory; what is small travels with the call.
+        shared = [
+            self._ray.put(wire.pack(value)) if isinstance(value, dict) and value else value
+            for value in arguments
+        ]
         return self.each(method, [shared] * len(self))
 
     def _collect(self, method: str, asked: list[Any], seconds: float) -> list[Any]:
@@ -127,7 +133,7 @@ class Ranks:
                 self._fail_silent(method, [asked.index(ref) for ref in waiting], seconds)
             if faults:
                 self._fail(method, faults)
-        return ray.get(asked)  # type: ignore[no-any-return]
+        return [wire.unpack(answer) for answer in ray.get(asked)]
 
     def _faults(self, asked: list[Any], done: Sequence[Any]) -> Iterator[tuple[int, BaseException]]:
         for ref in done:
@@ -229,7 +235,3 @@ def _weight(error: BaseException) -> int:
         return 0
     waiting = ("gloo" in text, "NCCL" in text, "Connection closed" in text, "Timed out" in text)
     return _IN_VAIN if any(waiting) else 1
-
-
-def _is_large(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value)

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.config.view import ConfigView
 
+#: Bytes of weights that are on their way from the ranks at the same time.
+_BUCKET = 2**30
+
 
 @dataclass
 class FsdpTrainConfig(LocalTrainConfig):
@@ -91,6 +94,11 @@ class FsdpTrainService(TrainService):
         self._ranks = ranks = take_ranks(self.config.workers, device, self.config.timeout)
         sent = replace(spec, device=device)
         threads = torch.get_num_threads()
+        if self.config.shard == "hybrid" and len({turns for _, turns in ranks.turns}) > 1:
+            raise ConfigError(
+                f"models.{spec.name}.train.shard: hybrid needs as many ranks on each machine; "
+                f"{self.config.workers} workers are placed unevenly"
+            )
         given = [
             (self.config, sent, turn, turns, max(1, threads // turns))
             for turn, turns in ranks.turns
@@ -217,18 +225,24 @@ class FsdpTrainService(TrainService):
 
         Of a model with an adapter, the frozen weights come once; from then on the adapter alone.
         """
-        found: dict[str, torch.Tensor]
         if not self._adapts:
-            found = self._ask("weights")[0]
+            found = self._base_weights()
             self.moved_bytes = _bytes_of(found)
             return found
         self.moved_bytes = 0
         if self._base is None:
-            self._base = self._ask("base_weights")[0]
+            self._base = self._base_weights()
             self.moved_bytes += _bytes_of(self._base)
         products: dict[str, Product] = self._ask("products")[0]
         self.moved_bytes += sum(own.down.nbytes + own.up.nbytes for own in products.values())
         return merge(self._base, products)
+
+    def _base_weights(self) -> dict[str, torch.Tensor]:
+        """The weights without the adapter, gathered in buckets, so that one is on its way."""
+        found: dict[str, torch.Tensor] = {}
+        for names in buckets(self._ask("weight_sizes")[0], _BUCKET):
+            found |= self._ask("base_weights", names)[0]
+        return found
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
@@ -274,6 +288,19 @@ class FsdpTrainService(TrainService):
         else:
             self._ask("load_state_dict", dict(state))
         self.optimizer_steps = int(state["optimizer_steps"])
+
+
+def buckets(sizes: Iterable[tuple[list[str], int]], limit: int) -> Iterator[list[str]]:
+    """Names of weights whose bytes are within a limit together, or of a larger one alone."""
+    bucket: list[str] = []
+    held = 0
+    for names, size in sizes:
+        if bucket and held + size > limit:
+            yield bucket
+            bucket, held = [], 0
+        bucket, held = [*bucket, *names], held + size
+    if bucket:
+        yield bucket
 
 
 def _bytes_of(weights: Mapping[str, torch.Tensor]) -> int:

@@ -1,0 +1,58 @@
+"""Tensors on their way between driver and ranks, as arrays, which Ray hands over without copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tensor: its bytes, which are shared memory and must not be written to."""
+
+    data: npt.NDArray[np.uint8]
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def pack(value: Any) -> Any:
+    """A dict, perhaps of dicts, with its tensors packed; anything else as it is."""
+    made: dict[int, Packed] = {}
+
+    def packed(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: packed(each) for key, each in item.items()}
+        if not isinstance(item, torch.Tensor):
+            return item
+        flat = item.detach().cpu().contiguous().reshape(-1)
+        # Weights that are one stay one.
+        place = item.data_ptr() if item.numel() else id(item)
+        if place not in made or made[place].shape != tuple(item.shape):
+            made[place] = Packed(flat.view(torch.uint8).numpy(), item.dtype, tuple(item.shape))
+        return made[place]
+
+    return packed(value) if isinstance(value, dict) else value
+
+
+def unpack(value: Any) -> Any:
+    """What was packed, in memory of its own."""
+    made: dict[int, torch.Tensor] = {}
+
+    def unpacked(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: unpacked(each) for key, each in item.items()}
+        if not isinstance(item, Packed):
+            return item
+        if id(item) not in made:
+            made[id(item)] = _tensor(item.data.copy(), item.dtype).reshape(item.shape)
+        return made[id(item)]
+
+    return unpacked(value) if isinstance(value, dict) else value
+
+
+def _tensor(data: npt.NDArray[np.uint8], dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(data).view(dtype) if len(data) else torch.empty(0, dtype=dtype)
