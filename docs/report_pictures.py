@@ -24,6 +24,11 @@ FOLDER = Path(__file__).parent / "pictures"
 #: Enough for lines, shades and grey edges of letters.
 COLOURS = 96
 WIDTH, HEIGHT = 1100, 760
+#: The smallest log-probability among the tokens that are shown.
+LEAST_LIKELY = """
+Math.min(0, ...[...document.querySelectorAll("#sample .t")]
+  .map((token) => Number(token.title.split(" ")[1] || 0)))
+"""
 
 
 def take(browser: Browser, report: Path, name: str, scheme: str, part: str | None = None) -> None:
@@ -33,13 +38,13 @@ def take(browser: Browser, report: Path, name: str, scheme: str, part: str | Non
     page.wait_for_selector(".chart .uplot")
     clip = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT}
     if part is not None:
-        # Early steps with rewards, in which the model is unsure, and a problem that comes again.
+        # An answer with an unlikely token, to a problem that comes again.
         page.fill("#filter-step-from", "210")
         page.fill("#filter-step-to", "900")
         buttons = page.query_selector_all("#records button")
         for button in buttons:
             button.click()
-            if page.is_enabled("#same"):
+            if page.is_enabled("#same") and page.evaluate(LEAST_LIKELY) < -1.5:
                 page.click("#same")
                 break
         page.evaluate("document.activeElement.blur()")

@@ -163,6 +163,8 @@ def _for_page(line: bytes) -> tuple[dict[str, Any], int]:
             for key, values in tokens.items()
             if isinstance(values, list)
         }
+        if isinstance(count := tokens.get("count"), int):
+            made["tokens"]["count"] = readable(count)
     written = orjson.dumps(made)
     # The page writes `<` as an escape of six characters.
     return made, len(written) + 5 * written.count(b"<")

@@ -265,6 +265,14 @@ def test_records_of_any_kind_leave_a_page(write_run, tmp_path):
     assert shown["curves"]["metrics"]["a"]["last"] == [1, 1]
 
 
+def test_a_page_knows_of_how_many_tokens_it_shows_the_first(write_run, tmp_path):
+    texts = [f" {i}" for i in range(1000)]
+    tokens = {"count": 1200, "text": texts, "logprob": [-1.0] * 1000, "other": "x"}
+    run = write_run(tmp_path / "run", samples={"rollouts": [{"step": 1, "tokens": tokens}]})
+    (record,) = Samples(run).read(1_000_000)["rollouts"]["records"]
+    assert record["tokens"] == {"count": 1200, "text": texts[:600], "logprob": [-1.0] * 600}
+
+
 def test_a_page_makes_only_what_is_new_of_samples(write_run, tmp_path, monkeypatch):
     made = []
     for_page = samples._for_page
