@@ -193,7 +193,7 @@ class Part:
         if template.check:
             check = self._fill(template.check)
             begin = self.filled(
-                "tests/run.py", own=self._imports(check), train=self._train, used=self._used
+                "tests/run.py", own=self._imports(check), patch=self._patch, used=self._used
             )
             found[f"tests/test_{self._module}.py"] = begin + check
         return found
@@ -237,14 +237,13 @@ class Part:
         return f"\nfrom {self._package}.{self._module} import {names}\n"
 
     @property
-    def _train(self) -> str:
-        """The statements that train in tests."""
-        train = "return plugrl.train(EXAMPLE, overrides)"
+    def _patch(self) -> str:
+        """What stands in tests before the line that trains: variables that are set there."""
         if not self._variables:
-            return f"    {train}"
+            return ""
         rows = [f'patch.setenv("{name}", "{value}")' for name, value in self._variables.items()]
-        inside = "".join(f"\n        {row}" for row in (*rows, train))
-        return f"    with pytest.MonkeyPatch.context() as patch:{inside}"
+        inside = "".join(f"        {row}\n" for row in rows)
+        return f"    with pytest.MonkeyPatch.context() as patch:\n{inside}    "
 
     @property
     def _used(self) -> str:

@@ -23,7 +23,7 @@ REASONS = {
     "def add(a, b): return a + b": "a program that a sandbox runs",
     "def add(a, b): return 10 ** 100000": "a program that a sandbox runs",
     "def f(x, y): return {": "a program that a sandbox runs",
-    "while True: pass": "a program that a sandbox runs",
+    "def f(): return": "a program that a sandbox runs",
     "raise SystemExit(3)": "a program that a sandbox runs",
     "the fixture {} is now called {}; write {}": "of a test of users: tests/testing",
     "train() ended no step; call": "of the code of a trainer",
