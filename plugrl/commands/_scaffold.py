@@ -148,7 +148,6 @@ class Part:
             "contract": _camel(template.kind or ""),
             "sampler": prefix + SAMPLER,
             "imports": template.imports,
-            "standard": template.standard,
             # The module begins with """The KIND ``NAME``: what it does."""
             "does": template.body.partition(": ")[2].partition('."""')[0],
             "short": "".join(f', "{override}"' for override in template.short),
@@ -192,8 +191,13 @@ class Part:
             )
         if template.check:
             check = self._fill(template.check)
+            standard = template.standard + "import json\n" * ("json." in self._used + check)
             begin = self.filled(
-                "tests/run.py", own=self._imports(check), patch=self._patch, used=self._used
+                "tests/run.py",
+                own=self._imports(check),
+                patch=self._patch,
+                standard=standard,
+                used=self._used,
             )
             found[f"tests/test_{self._module}.py"] = begin + check
         return found
