@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from plugrl.core.hub.hub import DataSetName as DataSetName
     from plugrl.core.hub.hub import Hub as Hub
     from plugrl.core.hub.hub import Snapshot as Snapshot
+    from plugrl.core.launch.launcher import Launcher as Launcher
+    from plugrl.core.launch.launcher import LaunchJob as LaunchJob
+    from plugrl.core.launch.launcher import LaunchStatus as LaunchStatus
     from plugrl.core.plugins.hookspecs import HOOK_API as HOOK_API
     from plugrl.core.plugins.hookspecs import hookimpl as hookimpl
     from plugrl.core.plugins.registry import Registry as Registry
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from plugrl.core.plugins.registry import (
         register_inference_service as register_inference_service,
     )
+    from plugrl.core.plugins.registry import register_launcher as register_launcher
     from plugrl.core.plugins.registry import register_loss as register_loss
     from plugrl.core.plugins.registry import register_parser as register_parser
     from plugrl.core.plugins.registry import register_protocol as register_protocol
@@ -225,6 +229,7 @@ _MODULES = {
         "UsageError",
     ),
     "plugrl.core.hub.hub": ("DataSetName", "Hub", "Snapshot"),
+    "plugrl.core.launch.launcher": ("LaunchJob", "LaunchStatus", "Launcher"),
     "plugrl.core.plugins.hookspecs": ("HOOK_API", "hookimpl"),
     "plugrl.core.protocol.nested_array_dict": ("NestedArrayDict",),
     "plugrl.core.protocol.protocol": ("Protocol", "make_protocol"),
@@ -248,6 +253,7 @@ _MODULES = {
         "register_harness_algorithm",
         "register_hub",
         "register_inference_service",
+        "register_launcher",
         "register_loss",
         "register_parser",
         "register_protocol",

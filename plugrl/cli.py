@@ -10,6 +10,8 @@ from plugrl.commands._main import run
 COMMANDS = (
     CommandRow("train", "Train from a configuration file or a recipe.", "plugrl.commands.train"),
     CommandRow("resume", "Continue a run from its newest checkpoint.", "plugrl.commands.resume"),
+    CommandRow("launch", "Train on a cluster.", "plugrl.commands.launch"),
+    CommandRow("jobs", "List, follow and stop launched jobs.", "plugrl.commands.jobs"),
     CommandRow("watch", "Follow a run: curves and samples.", "plugrl.commands.watch"),
     CommandRow("replay", "Repeat a step that a run dumped.", "plugrl.commands.replay"),
     CommandRow("eval", "Evaluate a run or a model.", "plugrl.commands.eval"),

@@ -191,10 +191,8 @@ def test_a_whole_task(task):
     assert tree["validate"]["data"]["data_files"] == [str(task / "test.jsonl")]
     assert tree["trainer"]["algorithm"]["sampler_correction"]["level"] == "token"
     (task / "my_task.yaml").write_text(FULL + RESOURCE)
-    with pytest.raises(ConfigError) as caught:
-        prepare("recipe/my_task/my_task.yaml", words, setup=True)
-    (line,) = caught.value.faults
-    assert line.endswith("plugrl starts no machines; leave it out")
+    tree = prepare("recipe/my_task/my_task.yaml", words, setup=True).validated.tree
+    assert tree["resource"]["inference"]["served_model_name"] == "my-task-model"
 
 
 def test_all_that_is_wrong_comes_in_one_report(task):
@@ -206,7 +204,7 @@ def test_all_that_is_wrong_comes_in_one_report(task):
         "seed": "seed=x",
         "data.data_files[0]": "data.data_files=[none.parquet]",
         "validate.data.data_files[0]": "validate.data.data_files=[none.jsonl]",
-        "resource": "resource.inference.served_model_name=x",
+        "resource.inference.gpu_count": "resource.inference.gpu_count=x",
         "rollout_worker.tokenizer": "trainer.total_train_steps=1",  # "model" is no folder
         "rollout_worker.agent_config": "trainer.total_train_steps=1",  # nor is there a tool
         "settings.device": "settings.device=tpu",

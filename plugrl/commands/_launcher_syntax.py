@@ -1,7 +1,8 @@
 """Command lines as launchers of clusters and Hydra spell them, brought to plugrl's own.
 
 What names a configuration works: ``recipe=my_task/my_task``, ``--config-path`` and
-``--config-name``. Flags of a launcher are answered with the command that does the same here.
+``--config-name``. A line that begins with flags of a launcher is one of ``plugrl launch``; at
+another command they are answered with the words that do the same here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from plugrl.core.errors import UsageError
 
 #: Commands whose first argument is a configuration.
-_COMMANDS = ("train", "validate")
+_COMMANDS = ("train", "validate", "launch")
 #: Where recipes lie that are called ``task/name``, below the working directory.
 _FOLDER = "recipe"
 _SUFFIXES = ("", ".yaml", ".yml")
@@ -50,17 +51,17 @@ def translate_words(words: Sequence[str]) -> list[str]:
     """Translate a command line to plugrl's own syntax.
 
     Raises:
-        UsageError: they start a cluster or do something else that has another command here; the
-            message has it.
+        UsageError: they do something that has another command here; the message has it.
     """
     words = list(words)
     at = command_at(words)
+    if words and words[0].partition("=")[0] in _LAUNCHER:
+        words, at = ["launch", *words], 0
     command, rest = "".join(words[at : at + 1]), words[at + 1 :]
     if command in _COMMANDS:
-        _refuse(command, rest)
+        if command != "launch":
+            _refuse(command, rest)
         return [*words[: at + 1], *_configuration_first(command, rest)]
-    if words and words[0].partition("=")[0] in _LAUNCHER:
-        _refuse("train", words)
     return words
 
 
@@ -89,7 +90,10 @@ def _refuse(command: str, words: Sequence[str]) -> None:
         url = url if "://" in url else f"http://{url}/v1"
         answer += [f"service.inference_service.{key}" for key in ("type=openai", f"base_url={url}")]
     flags = ", ".join(given)
-    raise UsageError(f"plugrl starts no cluster and has no {flags}: write {shlex.join(answer)}")
+    raise UsageError(
+        f"plugrl {command} works on this machine and has no {flags}, which plugrl launch has: "
+        f"write {shlex.join(answer)}"
+    )
 
 
 def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:

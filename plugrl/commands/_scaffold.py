@@ -252,7 +252,7 @@ class Part:
     @property
     def _used(self) -> str:
         """The statements that look for the component among the plugins of a run."""
-        if not self._template.kind:
+        if not self._template.kind or not self._template.in_run:
             return ""  # Hooks are no components.
         return self.filled("tests/used.py")
 

@@ -22,6 +22,7 @@ from plugrl.core.config.view import ConfigView, ExperimentSettings, HyperParamet
 from plugrl.core.errors import ConfigError, PlugrlError, RunError, StopRun, UsageError
 from plugrl.core.factory import Factory
 from plugrl.core.hub.revisions import pin_revisions
+from plugrl.core.launch.files import absent_files
 from plugrl.core.plugins.arguments import (
     EVALUATOR,
     absent_rewards,
@@ -92,6 +93,7 @@ def prepare(
     preflight: bool = True,
     base: Mapping[str, Any] | None = None,
     setup: bool = False,
+    elsewhere: bool = False,
 ) -> Experiment:
     """Compose and validate a configuration, with the installed plugins loaded.
 
@@ -104,6 +106,8 @@ def prepare(
         base: values that the configuration changes.
         setup: run ``environment.setup_script`` first, so that values can refer to variables that it
             exports and name files that it writes.
+        elsewhere: the run is for another machine: an absolute path may be missing here, and what
+            its files hold and which devices there are is not asked.
 
     Raises:
         ConfigError: the configuration is wrong; ``faults`` lists everything that is.
@@ -122,10 +126,13 @@ def prepare(
     if isinstance(disable, list):
         registry.disable([name for name in disable if isinstance(name, str)])
     plugins = load_hook_plugins(registry, strict=section.get("strict") is True)
-    validated = validate(composed, registry, preflight=preflight)
-    if preflight:
+    validated = validate(composed, registry, preflight=preflight, elsewhere=elsewhere)
+    if preflight and not (elsewhere and absent_files(composed, validated)):
         name = str(composed.source) if composed.source is not None else "the configuration"
-        raise_faults(find_faults(validated, registry), f"{name} is wrong")
+        faults = find_faults(validated, registry)
+        if elsewhere:
+            faults = [fault for fault in faults if not fault.path.startswith("settings.")]
+        raise_faults(faults, f"{name} is wrong")
     return Experiment(composed, validated, plugins, registry)
 
 
@@ -252,7 +259,8 @@ def _saved_experiment(folder: Path) -> Experiment:
 
     # Its relative paths were made absolute when the run began.
     tree, file = read_config(folder), folder / "config.yaml"
-    missing = [name for name in COMMON if name not in tree]
+    # Runs of earlier versions have no section of machines.
+    missing = [name for name in COMMON if name not in tree and name != "resource"]
     if missing:
         # Defaults in their place would silently make it another experiment.
         names = ", ".join(missing)

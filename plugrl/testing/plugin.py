@@ -30,6 +30,7 @@ KINDS = (
     "fine_tune_service",
     "hub",
     "data_map",
+    "launcher",
     "tracker",
     "dialogue_environment",
     "harness_algorithm",

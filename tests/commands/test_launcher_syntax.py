@@ -39,6 +39,10 @@ def _folder(tmp_path, monkeypatch):
         ("--debug train recipe=other", "--debug train recipe/other.yml"),
         ("-p no:x -p y train recipe=other", "-p no:x -p y train recipe/other.yml"),
         ("sweep a.yaml recipe=other", "sweep a.yaml recipe=other"),
+        ("-m self-hosted -c a.yaml --run-nexrl", "launch -m self-hosted -c a.yaml --run-nexrl"),
+        ("--mode=self-hosted -c=a.yaml", "launch --mode=self-hosted -c=a.yaml"),
+        ("launch recipe=other --on ray", "launch recipe/other.yml --on ray"),
+        ("launch a.yaml -m self-hosted", "launch a.yaml -m self-hosted"),
         ("runs list", "runs list"),
         ("--help", "--help"),
         ("", ""),
@@ -54,15 +58,15 @@ URL = "service.inference_service.type=openai service.inference_service.base_url=
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("-m self-hosted -c recipe/a.yaml --run-nexrl", "plugrl train recipe/a.yaml"),
-        ("--mode training-service --train-config a.yaml -r", "plugrl train a.yaml"),
-        ("--mode=self-hosted --train-config=a.yaml", "plugrl train a.yaml"),
-        ("-m self-hosted -c 'a.yaml' -r -t exp-v2", "plugrl train 'a.yaml' experiment_name=exp-v2"),
-        ("-c a.yaml -r --inference-url my-service:8000", f"a.yaml {URL}http://my-service:8000/v1"),
-        ("-c a.yaml --inference-url https://x/v1", f"a.yaml {URL}https://x/v1"),
+        ("train -m self-hosted -c recipe/a.yaml --run-nexrl", "plugrl train recipe/a.yaml"),
+        ("train --mode training-service --train-config a.yaml -r", "plugrl train a.yaml"),
+        ("train --mode=self-hosted --train-config=a.yaml", "plugrl train a.yaml"),
+        ("train -c 'a.yaml' -r -t exp-v2", "plugrl train 'a.yaml' experiment_name=exp-v2"),
+        ("train -c a.yaml --inference-url my:8000", f"a.yaml {URL}http://my:8000/v1"),
+        ("validate -c a.yaml --inference-url https://x/v1", f"a.yaml {URL}https://x/v1"),
         ("train -m self-hosted -c a.yaml seed=1", "plugrl train a.yaml seed=1"),
         ("train a.yaml --mode self-hosted", "plugrl train a.yaml"),
-        ("-m self-hosted", "plugrl train FILE"),
+        ("train -m self-hosted", "plugrl train FILE"),
         ("train a.yaml --multirun seed=1,2", "plugrl sweep FILE KEY=A,B"),
         ("train a.yaml --cfg job", "plugrl config show FILE"),
     ],
@@ -95,7 +99,7 @@ def test_modules_of_the_same_names():
     done = python("-m", "plugrl.validator", "recipe=my_task/my_task", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["ok"] is True
-    done = python("-m", "plugrl", "-m", "self-hosted", "-c", "recipe/other.yml", "-r")
+    done = python("-m", "plugrl", "-m", "training-service", "-c", "recipe/other.yml", "-r")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     done = python("-m", "plugrl.main", "recipe=none/none")
     assert done.returncode == 2

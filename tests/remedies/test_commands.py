@@ -22,7 +22,7 @@ REPOSITORY = Path(plugrl.__file__).parents[1]
 
 #: Command lines, part of the message, and the command line that it recommends.
 COMMANDS = [
-    ("validate -m self-hosted -c sft -r", "plugrl starts no cluster and has no", told("validate")),
+    ("validate -m self-hosted -c sft -r", "works on this machine and has no", told("validate")),
     ("validate sft --cfg job", "plugrl has no --cfg: write", told("config show", FILE="sft")),
     ("validate sft --info", "plugrl has no {}: write {}", told("config show", FILE="sft")),
     ("validte sft", "there is no command", meant("{} sft")),

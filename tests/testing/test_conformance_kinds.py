@@ -19,6 +19,7 @@ from plugrl.testing.suite.test_fine_tune_service import FineTuneServiceContract
 from plugrl.testing.suite.test_harness_algorithm import HarnessAlgorithmContract
 from plugrl.testing.suite.test_hub import HubContract
 from plugrl.testing.suite.test_inference_service import InferenceServiceContract
+from plugrl.testing.suite.test_launcher import LauncherContract
 from plugrl.testing.suite.test_loss import LossContract
 from plugrl.testing.suite.test_parser import ParserContract
 from plugrl.testing.suite.test_protocol import ProtocolContract
@@ -39,6 +40,7 @@ CONTRACTS = {
         HarnessAlgorithmContract,
         HubContract,
         InferenceServiceContract,
+        LauncherContract,
         LossContract,
         ParserContract,
         ProtocolContract,

@@ -877,6 +877,17 @@ _AUTO = "it is a number or true, or else the one word that the message names"
 REASONS: dict[str, str] = {
     **dict.fromkeys(
         [
+            *("ResourceConfig.image", "ResourceConfig.namespace", "ResourceConfig.queue"),
+            *("ResourceConfig.service_account", "ResourceConfig.secret", "ResourceConfig.secrets"),
+            *("ResourceConfig.partition", "ResourceConfig.account", "ResourceConfig.time_limit"),
+            *("VolumeConfig.source", "VolumeConfig.path"),
+            "InferenceMachinesConfig.served_model_name",
+            *("ray.Config.address", "kubernetes.Config.address"),
+        ],
+        "is of a cluster, which says so when a job is sent",
+    ),
+    **dict.fromkeys(
+        [
             "AgentSection.name",
             "AgentSection.description",
             "AgentSection.system_prompt",

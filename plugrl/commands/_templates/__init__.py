@@ -62,6 +62,7 @@ class Template:
         imports: what they import besides, and ``standard`` from the standard library.
         conformance: a statement in the class of its contract that speaks for the component.
         sampler: whether the inference service of letters stands beside it.
+        in_run: whether a run uses the component; else it is used around a run.
         variables: of the environment, without which its recipe finds another component.
     """
 
@@ -76,6 +77,7 @@ class Template:
     standard: str = ""
     conformance: str = ""
     sampler: bool = False
+    in_run: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -145,6 +147,7 @@ _ROWS = (
         parts={"task": "", "data": "\n  name: own/sums", "rest": _NO_VALIDATION},
         variables={"PLUGRL_HUB": "$component"},
     ),
+    Template(name="launcher", kind="launcher", in_run=False),
     Template(
         name="advantage",
         kind="advantage",

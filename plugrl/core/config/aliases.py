@@ -221,6 +221,13 @@ KEYS: tuple[Key, ...] = (
     Key("data.tokenizer_path", **_SOURCE),
     Key("trainer.algorithm.inference_service.model", **_SOURCE),
     Key("trainer.algorithm.inference_service.tokenizer", **_SOURCE),
+    Key(
+        "trainer.train_service.world_size",
+        "resource.training.gpu_count",
+        both="equal",
+        own=True,
+        instead="write resource.training.gpu_count, for plugrl launch",
+    ),
     Key("trainer.train_service", "models.*.train", both="merged"),
     Key("service.inference_service", "models.*.inference", both="merged"),
     Key("data.max_prompt_length", "rollout_worker.max_prompt_length", both="equal"),
@@ -289,7 +296,7 @@ KEYS: tuple[Key, ...] = (
     _no("models.*.train.url", "write base_url, the address of the service", beside="base_url"),
     _no("models.*.train.url", _HERE),
     _no("models.*.train.model_tag", f"models.NAME says which model it is; {_OUT}"),
-    _no("models.*.train.world_size", f"no service takes a number of devices; {_OUT}"),
+    _no("models.*.train.world_size", "write resource.training.gpu_count, for plugrl launch"),
     _no(
         "models.*.train.actor",
         "write its keys in trainer.algorithm, such as loss, kl and epochs, and in the"
@@ -330,7 +337,6 @@ KEYS: tuple[Key, ...] = (
     ),
     _no("dataset", f"a task has its data, and files of problems are data.data_files; {_OUT}"),
     _no("interaction_protocol", "write scenario.protocol.type"),
-    _no("resource", f"plugrl starts no machines; {_OUT}"),
     _no("resume", "write plugrl resume RUN on the command line"),
     _no("debug", "write runtime_monitor.dump_steps, or plugrl --debug on the command line"),
     _no("launch_mode", f"a run is one process; {_OUT}"),

@@ -80,6 +80,7 @@ class Checker(CheckReport):
         origins: where the values were written; origins of defaults are added.
         unresolved: paths whose value is missing because of an earlier fault.
         rules: whether the rules of schemas run, which may need more than one value.
+        elsewhere: whether absolute paths are those of another machine, and may be missing here.
     """
 
     def __init__(
@@ -89,9 +90,11 @@ class Checker(CheckReport):
         unresolved: frozenset[KeyPath] = frozenset(),
         *,
         rules: bool = True,
+        elsewhere: bool = False,
     ) -> None:
         super().__init__(origins, unresolved)
         self._rules = rules
+        self.elsewhere = elsewhere
         self.pick = Picker(self, registry)
 
     def value(self, value: Any, hint: Any, path: KeyPath, metadata: Mapping[Any, Any]) -> Any:
@@ -354,6 +357,8 @@ class Checker(CheckReport):
                 return str(files)
         value, colon, attribute = value.partition(":") if sort == "code" else (value, "", "")
         found = locate(value, nearest(self.origins, path))
+        if found is None and self.elsewhere and Path(value).expanduser().is_absolute():
+            return f"{value}{colon}{attribute}"
         if found is None and sort != "optional":
             return self.fault(path, f"no such file: {value}{self._sibling(value, path)}")
         if (

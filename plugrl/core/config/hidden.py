@@ -104,13 +104,13 @@ def withhold(
     """
     references = references or {}
     texts: dict[str, str] = {}
-    for path, value in _leaves(composed, ()):
+    for path, value in leaves(composed, ()):
         source = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in references), None)
         if source is not None and isinstance(value, str) and value:
             texts.setdefault(value, references[source] if source == path else HIDDEN)
-    for path, value in _leaves(tree, ()):
+    for path, value in leaves(tree, ()):
         long = isinstance(value, str) and len(value) >= _LONG
-        if long and names_secret(_last_name(path)) and not _REFERENCE.fullmatch(value):
+        if long and names_secret(last_name(path)) and not _REFERENCE.fullmatch(value):
             texts.setdefault(value, HIDDEN)
     apart: list[Withheld] = []
 
@@ -123,7 +123,7 @@ def withhold(
             return value
         # A path that a reference gave may have been made absolute since.
         source = references.get(path) or texts.get(value)
-        shown = redacted(_last_name(path), source or value)
+        shown = redacted(last_name(path), source or value)
         if shown == value:
             return value
         apart.append(Withheld(path, shown, value))
@@ -168,7 +168,7 @@ def still_hidden(tree: Any) -> list[KeyPath]:
     marks = (f"//{HIDDEN}@", f"={HIDDEN}")
     return [
         path
-        for path, value in _leaves(tree, ())
+        for path, value in leaves(tree, ())
         if isinstance(value, str) and (value == HIDDEN or any(mark in value for mark in marks))
     ]
 
@@ -233,17 +233,18 @@ def _scalars(node: Any, key: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
                 yield from _scalars(value, key, seen)
 
 
-def _last_name(path: KeyPath) -> str:
+def last_name(path: KeyPath) -> str:
     """The key of a value; of an item of a list, that of the list."""
     return next((str(part) for part in reversed(path) if isinstance(part, str)), "")
 
 
-def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Everything in nested mappings and lists that is neither, with the path to it."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(item, (*path, key))
+            yield from leaves(item, (*path, key))
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
-            yield from _leaves(item, (*path, i))
+            yield from leaves(item, (*path, i))
     else:
         yield path, value

@@ -76,7 +76,10 @@ class _Phase:
         whole, self.over = self._merged()
         shared = frozenset(outer.tree) - frozenset(self.over.tree)
         checker = Checker(
-            outer.checker.pick.registry, whole.origins, _below(outer.checker.unresolved, path)
+            outer.checker.pick.registry,
+            whole.origins,
+            _below(outer.checker.unresolved, path),
+            elsewhere=outer.checker.elsewhere,
         )
         checker.pick.failures = outer.checker.pick.failures
         self.root = RootChecker(

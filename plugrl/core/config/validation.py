@@ -24,18 +24,23 @@ if TYPE_CHECKING:
 
 
 def validate(
-    composed: ComposedConfig, registry: Registry, *, preflight: bool = False
+    composed: ComposedConfig,
+    registry: Registry,
+    *,
+    preflight: bool = False,
+    elsewhere: bool = False,
 ) -> ValidatedConfig:
     """Check a composed configuration and fill in the defaults.
 
     With ``preflight`` a configuration with faults is asked for those too that its components find.
-    Plugins that ``plugins.disable`` names are blocked in ``registry`` first.
+    Plugins that ``plugins.disable`` names are blocked in ``registry`` first. ``elsewhere``:
+    absolute paths are those of another machine, and may be missing here.
 
     Raises:
         ConfigError: with all faults at once.
         PluginError: the only thing wrong is a plugin that the configuration names.
     """
-    checker = Checker(registry, dict(composed.origins), composed.unresolved)
+    checker = Checker(registry, dict(composed.origins), composed.unresolved, elsewhere=elsewhere)
     root = RootChecker(checker, copy.deepcopy(composed.tree), removed=composed.removed)
     root.plugins()
     if composed.tree:

@@ -178,6 +178,13 @@ _ROWS = (
         form="log(self, step, metrics) -> None; and start, sample, finish, as needed",
     ),
     Kind(
+        name="launcher",
+        plural="launchers",
+        summary="starts runs on a cluster",
+        base="plugrl.core.launch.launcher:Launcher",
+        form="preview(self, job) -> text; start(self, job) -> name; and jobs, logs, stop",
+    ),
+    Kind(
         name="dialogue_environment",
         plural="dialogue_environments",
         summary="grows the rollout trees of red-teaming",

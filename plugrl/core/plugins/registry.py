@@ -69,6 +69,7 @@ __all__ = [
     "register_harness_algorithm",
     "register_hub",
     "register_inference_service",
+    "register_launcher",
     "register_loss",
     "register_parser",
     "register_protocol",
@@ -403,6 +404,7 @@ register_loss = _Decorator("loss")
 register_body = _Decorator("body")
 register_data_map = _Decorator("data_map")
 register_hub = _Decorator("hub")
+register_launcher = _Decorator("launcher")
 register_inference_service = _Decorator("inference_service")
 register_train_service = _Decorator("train_service")
 register_fine_tune_service = _Decorator("fine_tune_service")

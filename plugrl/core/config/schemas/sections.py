@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from plugrl.core.config.schemas.resource import ResourceConfig
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError
@@ -578,6 +579,7 @@ COMMON: dict[str, Any] = {
     "environment": EnvironmentConfig,
     "settings": SettingsConfig,
     "runtime_monitor": RuntimeMonitorConfig,
+    "resource": ResourceConfig,
     "trackers": component("tracker", many=True, help="where metrics go besides metrics.jsonl"),
     "trainer": component("trainer", help="the training algorithm"),
 }

@@ -51,6 +51,7 @@ class ComposedConfig:
         unresolved: paths whose interpolation failed; their values are ``None``.
         references: what was written at the paths whose values come from environment variables.
         removed: sections that a layer wrote and a later one set to null.
+        files: the files that were read, the main one and those of ``defaults``.
     """
 
     tree: dict[str, Any]
@@ -62,6 +63,7 @@ class ComposedConfig:
     unresolved: frozenset[KeyPath] = frozenset()
     references: Mapping[KeyPath, str] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
+    files: tuple[Path, ...] = ()
 
 
 def compose(
@@ -114,6 +116,7 @@ def compose(
         unresolved=frozenset(unresolved),
         references=references,
         removed=frozenset(reading.whole.removed),
+        files=tuple(dict.fromkeys(reading.files)),
     )
 
 
@@ -140,7 +143,7 @@ class _Reading:
     stack: list[Path] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
     layers: int = 0
-    files: int = 0
+    files: list[Path] = field(default_factory=list)
 
     def merge(self, layer: Layer) -> None:
         """Merge a layer over those before it, and note its number with every origin."""
@@ -155,8 +158,8 @@ class _Reading:
         Raises:
             ConfigError: it cannot be read, or too many files are named, each by several others.
         """
-        self.files += 1
-        if self.files > _MOST_FILES:
+        self.files.append(path.absolute())
+        if len(self.files) > _MOST_FILES:
             raise ConfigError(
                 f"{shown(path)}: defaults lead to more than {_MOST_FILES:,} files, each counted as "
                 "often as it is named; name each once"
