@@ -87,6 +87,14 @@ class Terminal:
         return lines
 
     @property
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """The characters of the screen with their colours, line by line."""
+        rows = self._screen.buffer
+        return [
+            [rows[y][x] for x in range(self._screen.columns)] for y in range(self._screen.lines)
+        ]
+
+    @property
     def cursor(self) -> tuple[int, bool]:
         """The column of the cursor, and whether it is visible."""
         return self._screen.cursor.x, not self._screen.cursor.hidden

@@ -1,1 +1,1 @@
-"""Hubs, where models and data sets are published, and the revisions of what a run takes from them."""
+"""Hubs, where models and data sets are published, and revisions of what a run takes from them."""
