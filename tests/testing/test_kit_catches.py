@@ -264,7 +264,11 @@ TRAINERS = {
         "test_it_stops_when_asked",
         "test_resumed_it_equals_the_uninterrupted_run",
     },
-    "Vague": {"test_it_says_what_it_can", *NEED_A_RUN},
+    "Vague": {
+        "test_it_says_what_it_can",
+        "test_it_stops_when_asked",
+        "test_resumed_it_equals_the_uninterrupted_run",
+    },
     "Late": {"test_hooks_are_called_in_order"},
     "Deaf": {"test_it_stops_when_asked"},
     "Random": {
