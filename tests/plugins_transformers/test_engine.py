@@ -153,10 +153,10 @@ def test_rows_join_and_leave_and_get_what_they_get_alone(engine_of, engine_like)
     asked = [
         GenerationRequest(
             [2 + i % 7] * (1 + i % 5),
-            SamplingParams(**{"max_new_tokens": 4 + 5 * i % 23, **kinds[i % 6]}),
+            SamplingParams(**{"max_new_tokens": 4 + 5 * i % 19, **kinds[i % 6]}),
             (0, 0, i, 0, 0),
         )
-        for i in range(30)
+        for i in range(15)
     ]
     small = engine_like(engine, max_batch_size=7).generate(asked)
     for request, got, wide in zip(asked, small, engine.generate(asked), strict=True):

@@ -63,6 +63,8 @@ class CapturedSteps:
 
     def __init__(self, runner: Runner, cache: Any) -> None:
         self._runner, self._cache = runner, cache
+        #: Memory that all captured steps use, since one is replayed at a time.
+        self._pool = torch.cuda.graph_pool_handle() if runner.device.type == "cuda" else None
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._pending: deque[Chunk] = deque()
         self._generation = -1
@@ -80,7 +82,7 @@ class CapturedSteps:
         kind: tuple[object, ...] = (len(rows), cache.rows, cache.capacity, width)
         kind = (*kind, runner.compiler.active, sampler.processed, *sampler.kind)
         if kind not in self._steps:
-            self._steps[kind] = _Step(runner, cache, sampler, len(rows), width)
+            self._steps[kind] = _Step(runner, cache, sampler, len(rows), width, self._pool)
         self._step = self._steps[kind]
         self._step.load(rows, positions, sampler)
 
@@ -118,7 +120,9 @@ class CapturedSteps:
 class _Step:
     """One decode step of a batch of fixed size, over tensors that stay where they are."""
 
-    def __init__(self, runner: Runner, cache: Any, sampler: Sampler, size: int, stops: int) -> None:
+    def __init__(
+        self, runner: Runner, cache: Any, sampler: Sampler, size: int, stops: int, pool: Any
+    ) -> None:
         device = runner.device
         self._runner, self._cache = runner, cache
         self.sampler = sampler
@@ -133,9 +137,11 @@ class _Step:
         self.logprobs_of = torch.zeros(CHUNK, size, device=device)
         self._logits: torch.Tensor | None = None
         self._graph: Any = None
-        self._tail = self._sample if self._eager_tail else runner.compiler.function(self._sample)
-        if device.type == "cuda":
-            self._graph = self._captured()
+        self._tail = self._sample
+        if device.type == "cuda" and runner.captures:
+            # Trying the step moves its counters on.
+            self.sampler = sampler.copy()
+            self._graph = self._captured(pool)
 
     def load(self, rows: Sequence[Row | None], positions: Sequence[int], sampler: Sampler) -> None:
         """Take over the rows of a batch."""
@@ -191,11 +197,13 @@ class _Step:
         self._positions.add_(1).mul_(self._room > 0)
         self._tokens.copy_(chosen)
 
-    def _captured(self) -> Any:
+    def _captured(self, pool: Any) -> Any:
         """The step as a CUDA graph; None: the model's code cannot be captured."""
         runner = self._runner
         graph = torch.cuda.CUDAGraph()
         try:
+            if not self._eager_tail:
+                self._tail = runner.compiler.function(self._sample)
             with runner.compiler.layers():
                 stream = torch.cuda.Stream()
                 stream.wait_stream(torch.cuda.current_stream())
@@ -203,7 +211,7 @@ class _Step:
                     for _ in range(2):
                         self._try()
                 torch.cuda.current_stream().wait_stream(stream)
-                with torch.cuda.graph(graph):
+                with torch.cuda.graph(graph, pool=pool):
                     self._compute()
         except torch.OutOfMemoryError:
             raise
@@ -211,8 +219,8 @@ class _Step:
             if runner.compiler.active:
                 # The next try is without the compiler.
                 runner.compiler.give_up(compiler_failure(error))
-                self._tail = self._sample
-                return self._captured()
+                return self._captured(pool)
+            self._tail, runner.captures = self._sample, False
             logger.warning(
                 "decode steps of this model cannot be captured, and are launched one by one, which "
                 "is slower: %s",

@@ -47,6 +47,8 @@ class Runner:
         self.dtype = model.dtype
         self._plain, self._head = body_and_head(model)
         self.body: Body = self._choose(pad_token_id)
+        #: Whether steps can be captured, until one shows that they cannot.
+        self.captures = True
         #: Whether steps are launched before the tokens of the last ones are looked at.
         self.ahead = self.device.type != "cpu" and isinstance(self.body, SlotBody)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -88,6 +89,12 @@ class Sampler:
     def processed(self) -> bool:
         """Whether logits are changed by what the host knows."""
         return self._processor is not None
+
+    def copy(self) -> Sampler:
+        """A sampler with the same parameters in tensors of its own."""
+        other = copy.copy(self)
+        other.tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        return other
 
     def take_over(self, other: Sampler) -> None:
         """Take the parameters of another sampler of the same kind, in place."""
