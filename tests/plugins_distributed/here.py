@@ -126,7 +126,7 @@ class RankHere:
         return 1
 
     def each(self, method, arguments):
-        return [wire.unpack(getattr(self._rank, method)(*map(wire.pack, arguments[0])))]
+        return [wire.unpack(self._rank.call(method, *map(wire.pack, arguments[0])))]
 
     def all(self, method, *arguments):
         return self.each(method, [arguments])

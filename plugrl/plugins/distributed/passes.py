@@ -74,11 +74,6 @@ class Plan:
         full = [column + [idle] * (count - len(column)) for column in columns]
         return cls([list(each) for each in zip(*full, strict=True)], untrained)
 
-    def idle_share(self) -> float:
-        """Share of the passes in which a rank computes nothing that counts."""
-        parts = [part for each in self.passes for part in each]
-        return sum(part.rows is None for part in parts) / len(parts) if parts else 0.0
-
 
 def spread_rows(batch: Batch, ranks: int) -> list[list[int]]:
     """The rows of each rank, in their order: as many tokens for all as whole units allow.

@@ -33,6 +33,10 @@ class RankWorker:
         self._service: RankTrainService | None = None
         self._spread: dict[str, torch.Tensor] = {}
 
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of this class; dicts of tensors are packed on their way."""
+        return wire.pack(getattr(self, method)(*map(wire.unpack, args)))
+
     def place(self) -> tuple[str, int, int]:
         """The address of this machine, a free port, and the number of the process."""
         host = _own_address()
@@ -96,8 +100,8 @@ class RankWorker:
             torch.cuda.empty_cache()
 
     def ask(self, method: str, *args: Any) -> Any:
-        """Call a method of the service; mappings of tensors are packed on their way."""
-        return wire.pack(getattr(self.service, method)(*map(wire.unpack, args)))
+        """Call a method of the service."""
+        return getattr(self.service, method)(*args)
 
     @property
     def service(self) -> RankTrainService:
@@ -115,7 +119,7 @@ class RankWorker:
     def gather(self, names: list[str]) -> Any:
         """Whole tensors of the state that :meth:`describe` told of; empty on other ranks."""
         self.describe()
-        return wire.pack(self.service.gather({name: self._spread[name] for name in names}))
+        return self.service.gather({name: self._spread[name] for name in names})
 
     def save(self, folder: str) -> None:
         """Write this rank's part of the state to a folder that all ranks share."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -50,6 +51,7 @@ class Ranks:
     def __init__(self, workers: int, device: str, timeout: float) -> None:
         self.key = _key(workers, device, timeout)
         self._timeout, self._actors = timeout, []
+        self._lock = threading.Lock()
         self._ray = ray = connect()
         check_nodes(("torch", "transformers"))
         wanted = _resources(device)
@@ -74,7 +76,7 @@ class Ranks:
             for number in range(workers)
         ]
         self._nodes = [""] * workers
-        places = self._collect("place", [each.place.remote() for each in self._actors], start)
+        places = self._collect("place", [each.call.remote("place") for each in self._actors], start)
         # Ranks of one machine are neighbours, as a mesh of machines takes them.
         order = sorted(range(workers), key=lambda number: places[number][0])
         self._actors = [self._actors[number] for number in order]
@@ -101,12 +103,14 @@ class Ranks:
             RunError: one failed, died, or did not answer in time; all are ended.
             PlugrlError: that one raised itself.
         """
-        asked = [
-            getattr(actor, method).remote(*given)
-            for actor, given in zip(self._actors, arguments, strict=True)
-        ]
         name = str(arguments[0][0]) if method == "ask" else method
-        return self._collect(name, asked, self._timeout + _GRACE)
+        # All ranks are asked in one order, whichever threads ask.
+        with self._lock:
+            asked = [
+                actor.call.remote(method, *given)
+                for actor, given in zip(self._actors, arguments, strict=True)
+            ]
+            return self._collect(name, asked, self._timeout + _GRACE)
 
     def all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every rank with the same arguments, as :meth:`each` does."""
