@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from plugrl.core.experiment import prepare, resume, start
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 
 RECIPE = "two_cartpoles_ppo"
 SHORT = [

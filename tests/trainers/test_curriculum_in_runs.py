@@ -7,7 +7,7 @@ import pytest
 import plugrl
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, resume
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 
 
 def judged(tmp_path, body):

@@ -13,7 +13,7 @@ from plugrl.core.errors import RunError
 from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.run.records.records import read_jsonl
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import comparable_metrics
+from plugrl.testing.comparison import comparable_metrics
 from plugrl.trainers.harness import HarnessTrainer
 
 

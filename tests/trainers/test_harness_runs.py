@@ -19,7 +19,7 @@ from plugrl.core.text.dialogue.language_models import LanguageModelSystem
 from plugrl.scenarios.red_team.scenario import RedTeamScenario
 from plugrl.scenarios.scorers.regex import RegexScorer
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 from plugrl.trainers.harness import HarnessTrainer
 
 NAMES = ["harness", "hf_ast"]

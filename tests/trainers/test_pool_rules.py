@@ -13,7 +13,7 @@ from plugrl.core.experiment import prepare, resume
 from plugrl.core.text.rollout.worker import RolloutWorker
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
 

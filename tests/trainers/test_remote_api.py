@@ -17,7 +17,7 @@ from plugrl.core.replay import replay
 from plugrl.core.text.remote.service import completed_future
 from plugrl.plugins.transformers.in_process import InProcessTrainService
 from plugrl.scenarios.rollout_workers.single_turn import SingleTurnRolloutWorker
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 from plugrl.trainers.remote_api_grpo import RemoteApiGrpoTrainer
 from plugrl.trainers.remote_api_opd import RemoteApiOpdTrainer
 

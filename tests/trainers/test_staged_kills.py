@@ -18,7 +18,7 @@ import yaml
 from waiting import DEADLINE, wait_until
 
 from plugrl.core.experiment import load_run
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 
 PLUGIN = Path(__file__).with_name("staged_plugin.py")
 SECTIONS = {

@@ -12,7 +12,7 @@ from waiting import DEADLINE, wait_until
 from plugrl.core.errors import PluginError, RunError
 from plugrl.core.experiment import load_run, prepare, start
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 
 MINE = """
 import os

@@ -18,7 +18,7 @@ from plugrl.cli import main
 from plugrl.core.errors import ConfigError, RunTerminated
 from plugrl.core.experiment import prepare, resume, start
 from plugrl.testing import tiny
-from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
+from plugrl.testing.comparison import assert_equal_states, comparable_metrics
 
 pytestmark = pytest.mark.integration
 PROGRAMS = Path(__file__).parent / "programs"
