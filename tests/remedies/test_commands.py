@@ -23,6 +23,12 @@ REPOSITORY = Path(plugrl.__file__).parents[1]
 #: Command lines, part of the message, and the command line that it recommends.
 COMMANDS = [
     ("validate -m self-hosted -c sft -r", "works on this machine and has no", told("validate")),
+    ("launch --on slurm", "name a configuration: plugrl launch CONFIG",
+     "launch sft --on slurm --dry-run"),
+    ("launch sft -m training-service --on slurm --dry-run", "trainer {} is {}, not {}; write -m",
+     Read(r"write (-m \S+)", "launch sft {} --on slurm --dry-run".format)),
+    ("launch remote_sft --on slurm --dry-run --inference-url my:8000",
+     "a training service samples itself; leave it out", "launch remote_sft --on slurm --dry-run"),
     ("validate sft --cfg job", "plugrl has no --cfg: write", told("config show", FILE="sft")),
     ("validate sft --info", "plugrl has no {}: write {}", told("config show", FILE="sft")),
     ("validte sft", "there is no command", meant("{} sft")),
@@ -169,6 +175,7 @@ REASONS = {
     "the entry points of {} are written in a form": "by hand: tests/testing/test_scaffold.py",
     "{} is no package: neither setup.cfg": "of a folder: tests/testing/test_scaffold.py",
     "{} cannot name a component": "of a name: tests/testing/test_scaffold.py",
+    "--inference-url {} is no address": "an address of the user's: tests/commands/test_launch.py",
     "{} cannot name an experiment": "of a name: tests/testing/test_scaffold.py",
 }
 

@@ -496,6 +496,9 @@ def test_options_that_a_tracker_recommends_are_there(cls):
 
 #: Texts that name no key, value or command, or of servers that only a test of them has.
 REASONS = {
+    "plugins/kubernetes/": "of a cluster: tests/plugins_kubernetes has what is asked for",
+    "plugins/slurm/": "of a cluster: tests/plugins_slurm",
+    "plugins/ray/launcher": "of a cluster: tests/plugins_ray and tests/commands/test_launch.py",
     "let the machines have one copy": "of several machines",
     "plugins/mlflow/tracker: mlflow: %s": "says what is done",
     "plugins/trackio/tracker: trackio: project": "says what is done",
