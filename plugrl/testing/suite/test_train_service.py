@@ -19,7 +19,7 @@ import torch
 
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.inference.services import BaseTrainService, TrainService
-from plugrl.core.text.learn.losses import LOSS_WEIGHTS, LossOutput, WeightedLoss, masked_sum
+from plugrl.core.text.learn.losses import LossOutput, WeightedLoss, masked_sum
 from plugrl.testing.batches import batch_of, trajectories
 from plugrl.testing.contract import ComponentContract
 from plugrl.testing.models import SOURCE, spec_of
@@ -79,10 +79,7 @@ class TrainServiceContract(ComponentContract):
 
     @pytest.fixture
     def batch(self) -> Batch:
-        batch = batch_of(trajectories())
-        # One optimizer step of the whole: rows of prompts alone have no weight.
-        batch.values[LOSS_WEIGHTS] = batch.values["loss_mask"] / batch.values["loss_mask"].sum()
-        return batch
+        return batch_of(trajectories())
 
     def step(self, service: TrainService, parts: Sequence[Batch]) -> dict[str, float]:
         for part in parts:
