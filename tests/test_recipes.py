@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import forking
+import kills
 import pytest
 
 from plugrl.core.config.sources.lookup import RECIPES, recipes
@@ -89,7 +90,15 @@ def test_the_docs_have_its_figures(name):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(ENVIRONMENTS))
+@pytest.mark.parametrize("name", sorted(set(NAMES) - SERVED))
+def test_nothing_is_wrong_with_it_before_it_is_trained(name):
+    if name in TOOLS:
+        pytest.importorskip(TOOLS[name])
+    prepare(name, ["settings.device=cpu"])
+
+
+# Of each sort some are trained in integration, and all of them in slow.
+@pytest.mark.parametrize("name", kills.sampled(sorted(ENVIRONMENTS), 3))
 def test_two_iterations(name, tmp_path):
     short = ["rl.num_iterations=2", "validate.episodes=2", *SHORTENED.get(name, [])]
     run = trained(name, tmp_path, *short)
@@ -99,8 +108,7 @@ def test_two_iterations(name, tmp_path):
     assert run.metrics[-1]["rollout/frames"] > run.metrics[1]["rollout/frames"] > 0
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(ALONE))
+@pytest.mark.parametrize("name", kills.sampled(sorted(ALONE), 2))
 def test_two_epochs_alone_and_two_iterations_together(name, tmp_path):
     if prepare(name, preflight=False).validated.phases:
         short = ["trainer.phases.0.solo_agent.num_epochs=2", "trainer.phases.1.rl.num_iterations=2"]
@@ -115,9 +123,8 @@ def test_two_epochs_alone_and_two_iterations_together(name, tmp_path):
         assert run.metrics[-1]["validation/accuracy"] > 0
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
-    "name", sorted(set(NAMES) - SERVED - ENVIRONMENTS - ALONE - STAGED - TREES)
+    "name", kills.sampled(sorted(set(NAMES) - SERVED - ENVIRONMENTS - ALONE - STAGED - TREES), 5)
 )
 def test_two_steps(name, tmp_path):
     if name in TOOLS:
@@ -148,8 +155,7 @@ def test_two_steps_and_an_iteration(name, tmp_path):
     assert {line.get("phase", 1) for line in run.metrics} == {1, 2}
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("name", sorted(TREES))
+@pytest.mark.parametrize("name", kills.sampled(sorted(TREES), 1))
 def test_two_steps_and_two_experiences(name, tmp_path):
     warm = [f"trainer.phases.{phase}.trainer.total_train_steps=2" for phase in (0, 1)]
     # Probes of an untrained tester all fail, and only their other rewards differ.
@@ -165,8 +171,9 @@ def test_two_steps_and_two_experiences(name, tmp_path):
     assert last["rollout/exchanges"] == 64
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(("remote", "own"), [("remote_sft", "sft"), ("remote_opd", "opd")])
+@pytest.mark.parametrize(
+    ("remote", "own"), kills.sampled([("remote_sft", "sft"), ("remote_opd", "opd")], 1)
+)
 def test_a_recipe_behind_an_api_gives_the_numbers_of_its_sibling(remote, own, tmp_path):
     runs = [trained(name, tmp_path, *overrides(name, 3)).metrics for name in (remote, own)]
     for one, other in zip(*runs, strict=True):

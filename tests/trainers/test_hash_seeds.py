@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kills
 import pytest
 import text_agents
 from waiting import DEADLINE
@@ -74,10 +75,18 @@ def trained(folder, trees, seed):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.integration
-def test_processes_with_other_hash_seeds_train_alike(tmp_path):
+SMALL = ["digits", "graphs", "leaders"]
+TEXTS = ["ei_pure_text", "malt_pure_text", "grpo_pure_text"]
+
+
+@pytest.mark.parametrize(
+    "names", kills.tiers([["leaders", "malt_pure_text", "grpo_pure_text"]], [SMALL + TEXTS])
+)
+def test_processes_with_other_hash_seeds_train_alike(tmp_path, names):
     staged = {"ei_pure_text", "malt_pure_text"}
     trees = tensors() | texts(tmp_path)
+    assert list(trees) == SMALL + TEXTS
+    trees = {name: trees[name] for name in names}
     first, second = (trained(tmp_path, trees, seed) for seed in (1, 2))
     assert first.keys() == trees.keys()
     for name in trees:

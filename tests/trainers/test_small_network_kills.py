@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,23 @@ TRAINERS: dict[str, dict[str, Any]] = {
 }
 
 
+#: One kill of one of each kind in integration: a batch of one agent, of several agents, phases or
+#: a leader, a replay buffer.
+KINDS = [
+    ["vanilla_ppo", "reinforce", "a2c"],
+    ["turns", "self_play"],
+    ["alone", "spg"],
+    ["dqn", "sac", "td3"],
+]
+DRAWN = [random.Random(number).choice(kind) for number, kind in enumerate(KINDS)]
+
+
+def test_each_trainer_is_of_a_kind() -> None:
+    assert sorted(trainer for kind in KINDS for trainer in kind) == sorted(TRAINERS)
+
+
 @pytest.mark.parametrize(
-    ("number", "trainer"), kills.tiers([(1, t) for t in TRAINERS], [(5, t) for t in TRAINERS])
+    ("number", "trainer"), kills.tiers([(1, t) for t in DRAWN], [(5, t) for t in TRAINERS])
 )
 def test_killed_and_resumed_it_equals_the_uninterrupted_run(
     trainer: str, number: int, tmp_path: Path
