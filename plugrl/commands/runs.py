@@ -174,6 +174,7 @@ def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
     from plugrl.core.run import folder
     from plugrl.core.run.checkpoints.checkpoint import candidates
     from plugrl.core.run.checkpoints.folder import checkpoint_folder
+    from plugrl.core.run.records.places import read_places
     from plugrl.core.run.records.records import METRICS_FILE, read_jsonl
 
     found = folder.find(reference, Path(runs_folder))
@@ -187,5 +188,6 @@ def _facts(reference: str, runs_folder: str) -> dict[str, Any]:
         facts["checkpoints"], records = [], []
         lost = f"{found} cannot be read: {getattr(error, 'strerror', error)}"
         facts["error"] = facts["error"] or (lost if isinstance(error, OSError) else str(error))
+    facts |= read_places(found)
     facts["metrics"] = records[-1] if records else {}
     return facts

@@ -38,4 +38,4 @@ class OnActors(Collector):
 
     @property
     def places(self):
-        return self.pool.places()
+        return list(self.pool.places().values())

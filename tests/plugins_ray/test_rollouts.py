@@ -1,6 +1,7 @@
 """Rollouts in actors: the numbers of processes of this machine, and what happens when they die."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -10,6 +11,8 @@ from waiting import wait_until
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
+from plugrl.core.run.records.places import read_places
+from plugrl.core.run.records.timeline_reader import read_timeline
 from plugrl.testing import tiny
 from plugrl.testing.suite.test_executor import ExecutorContract
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
@@ -113,6 +116,15 @@ def test_a_whole_run_equals_one_in_processes(tmp_path, ray, settings, own_proces
         tree["settings"]["cluster"] = settings
         runs[name] = start(prepare(tree))
     assert comparable_metrics(runs["near"]) == comparable_metrics(runs["far"])
+    # Its page and the timeline say who did what, and where.
+    shown = read_places(runs["far"].folder)
+    lanes = read_timeline(runs["far"].folder).lanes
+    assert len(shown) == 2
+    for name, text in shown.items():
+        assert name.startswith("worker-")
+        assert " on node " in name
+        assert re.search(r"plugrl .* busy, .*waiting for models, .* tokens a second$", text)
+        assert lanes[name.partition(" ")[0]].spans
     near, far = (runs[name].checkpoint()["trainer"]["models"] for name in ("near", "far"))
     assert_equal_states(near, far)
 

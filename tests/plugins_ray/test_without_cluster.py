@@ -5,6 +5,7 @@ import os
 import pytest
 
 from plugrl.core.config.check import configure
+from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.plugins.user_code import relocation
@@ -29,7 +30,9 @@ def test_more_actors_than_cpus_are_refused_before_a_run(tmp_path):
     with pytest.raises(ConfigError, match=said):
         prepare(tree)
     tree["rollout_worker"]["executor"]["workers"] = 4
-    prepare(tree)
+    plan = dict(batch_plan(prepare(tree).validated))
+    assert plan["attempts a process of ray"] == "8 / 4 = 2"
+    assert plan["taken by each process"] == "2 CPU"
 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:x", ":6379"])

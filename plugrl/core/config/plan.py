@@ -43,6 +43,7 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
     passes, splits = algorithm.get("epochs", 1), algorithm.get("minibatches", 1)
     rows = [
         *_loaded(prompts, samples, sequences),
+        *_places(validated.tree.get("rollout_worker"), prompts * samples),
         *_lengths(validated.tree.get("rollout_worker")),
         ("sequences an optimizer step", _divided(sequences, splits)),
         *_micro_batches(validated.tree.get("models"), -(-sequences // splits)),
@@ -98,6 +99,17 @@ def _loaded(prompts: int, samples: int, sequences: int) -> Rows:
         ("sequences loaded at once", product),
         ("sequences a step, at least", str(sequences)),
     ]
+
+
+def _places(worker: Any, attempts: int) -> Rows:
+    """What lands where, if an executor runs the rollout worker."""
+    executor = worker.get("executor") if isinstance(worker, Mapping) else None
+    if not isinstance(executor, Mapping) or "workers" not in executor:
+        return []
+    count = executor["workers"]
+    takes = ", ".join(f"{n:g} {name}" for name, n in (executor.get("resources") or {}).items())
+    rows = [(f"attempts a process of {executor['type']}", _divided(attempts, count))]
+    return rows + ([("taken by each process", takes)] if takes else [])
 
 
 def _lengths(worker: Any) -> Rows:

@@ -70,8 +70,9 @@ class ActorHandle(WorkerHandle):
 
     @property
     def place(self) -> dict[str, str]:
-        """Where it is."""
-        return self._channel.place
+        """Where it is; see the base class."""
+        place = self._channel.place
+        return {"name": self.name, **place} if place else {}
 
     @property
     def running_attempt(self) -> int:
@@ -174,12 +175,6 @@ class RayExecutor(Executor):
         """Whether an actor that shares CPUs could have its own now."""
         crowded = isinstance(handle, ActorHandle) and handle.crowded
         return crowded and cluster.unplaceable(self._resources, self.workers) is None
-
-    def describe(self, handles: Iterable[WorkerHandle | None]) -> list[dict[str, str]]:
-        """Machine, process and name of each actor."""
-        return [
-            {"name": each.name, **each.place} for each in handles if isinstance(each, ActorHandle)
-        ]
 
     @property
     def _resources(self) -> Mapping[str, float]:

@@ -17,6 +17,7 @@ from plugrl.core.run.folder import summarize
 from plugrl.core.run.initialization import ORIGINS_FILE, read_config, read_yaml
 from plugrl.core.run.records.environment import ENVIRONMENT_FILE
 from plugrl.core.run.records.headline import headline_metric, lower_is_better
+from plugrl.core.run.records.places import read_places
 from plugrl.core.run.records.records import METRICS_FILE, read_status
 from plugrl.core.run.records.timeline_reader import read_timeline
 from plugrl.core.run.report.curves import Metrics, curves_as_json, readable_name
@@ -204,6 +205,7 @@ def _fixed_parts(folder: Path) -> dict[str, Any]:
     facts = {key: environment.get(key) for key in ("plugrl", "python", "platform", "gpus",
              "git_commit", "command")}  # fmt: skip
     facts |= {name: packages[name] for name in _PACKAGES if name in packages}
+    facts |= read_places(folder)
     return {
         "phase_names": names,
         "seed": readable(tree.get("seed"), 100),

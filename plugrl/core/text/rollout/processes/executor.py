@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from socket import socket
@@ -89,10 +89,6 @@ class Executor(Component, ABC):
     def is_outdated(self, handle: WorkerHandle) -> bool:
         """Whether an idle process should be started anew elsewhere."""
         return False
-
-    def describe(self, handles: Iterable[WorkerHandle | None]) -> list[dict[str, str]]:
-        """Where each process lives, as the run's page lists it."""
-        return []
 
     def close(self) -> None:
         """Free what the processes shared; they have ended."""

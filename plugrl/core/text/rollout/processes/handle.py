@@ -69,6 +69,11 @@ class WorkerHandle(ABC):
         """How many signs of life the process has given; 0: it has only begun, or was ended."""
 
     @property
+    def place(self) -> dict[str, str]:
+        """Its ``name``, ``node``, ``pid`` and ``versions``; empty: it is on this machine."""
+        return {}
+
+    @property
     def blameless(self) -> bool:
         """Whether it is gone for a reason that has nothing to do with what it did."""
         return False

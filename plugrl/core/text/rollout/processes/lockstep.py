@@ -14,6 +14,7 @@ from plugrl.core.text.rollout.processes.messages import Setup, pack_error, worke
 from plugrl.core.text.rollout.processes.pool import WorkerPool
 from plugrl.core.text.rollout.processes.seats import Item, Seat, Seats
 from plugrl.core.text.rollout.processes.stream import PooledStream
+from plugrl.core.text.rollout.processes.utilisation import Utilisation
 from plugrl.core.text.rollout.rounds import CompletionOrError, RolloutRequest, serve
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class PooledRollouts(Seats):
         setup: what they build.
         worker: the worker as the driver has built it, for what it says about failures.
         services: the models.
+        utilisation: adds up what processes on other machines do; None: nobody asks.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class PooledRollouts(Seats):
         setup: Setup,
         worker: RolloutWorker,
         services: Mapping[str, InferenceService],
+        utilisation: Utilisation | None = None,
     ) -> None:
         super().__init__(pool, count, setup, worker)
         pool.grow(count)
+        self._utilisation = utilisation
         self._services = services
         self._found: dict[int, list[Trajectory]] = {}
 
@@ -80,6 +84,8 @@ class PooledRollouts(Seats):
             Seat(i, self._pool.handle(i), set(range(i, len(prompts), self._count)))
             for i in range(self._count)
         ]
+        if self._utilisation is not None:
+            self._utilisation.begin()
         try:
             for seat in seats:
                 self.give_work(seat)
@@ -92,21 +98,34 @@ class PooledRollouts(Seats):
         except BaseException:
             self._pool.discard([seat.index for seat in seats if seat.open])
             raise
+        if self._utilisation is not None:
+            self._utilisation.end(self._pool.places())
         return self._found
 
     def assign(self, seat: Seat) -> None:
         """Send all attempts of a seat at once; they advance together."""
         sent = [(number, self.pack_problem(number)) for number in sorted(seat.open)]
         seat.handle.send("collect", self._context, sent)
+        self._works(seat)
+
+    def _works(self, seat: Seat) -> None:
+        if self._utilisation is not None:
+            self._utilisation.works(seat.index)
 
     def _receive(self, busy: Sequence[Seat]) -> None:
         by_connection = {seat.handle.connection: seat for seat in busy}
         for connection in wait(list(by_connection)):
-            self.receive(by_connection[connection])  # type: ignore[index]
+            seat = by_connection[connection]  # type: ignore[index]
+            self.receive(seat)
+            if self._utilisation is not None and (seat.asked is not None or not seat.open):
+                self._utilisation.waits(seat.index, self._context.step)
 
     def found(self, number: int, trajectories: list[Trajectory]) -> None:
         """Keep what an attempt came to."""
         self._found[number] = trajectories
+        if self._utilisation is not None:
+            tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
+            self._utilisation.add_tokens(number % self._count, tokens)
 
     def handle_requests(self, seat: Seat, asked: list[tuple[int, RolloutRequest]]) -> None:
         """Keep the requests until all processes wait, unless all were answered before a death."""
@@ -119,7 +138,10 @@ class PooledRollouts(Seats):
     def _serve(self, seats: Sequence[Seat]) -> None:
         """Answer a round: every open attempt of every process waits."""
         every = [entry for seat in seats for _, entry in seat.asked or ()]
+        began = self._utilisation.now() if self._utilisation is not None else 0.0
         outcomes = iter(serve(self._services, every))
+        if self._utilisation is not None:
+            self._utilisation.served(began, [seat.index for seat in seats])
         for seat in seats:
             asked = seat.asked or []
             mine = [next(outcomes) for _ in asked]
@@ -140,6 +162,7 @@ class PooledRollouts(Seats):
             (key, pack_error(outcome) if isinstance(outcome, Exception) else outcome)
             for (key, _), outcome in zip(asked, outcomes, strict=True)
         ]
+        self._works(seat)
         try:
             seat.handle.send("answers", answers)
         except WorkerDied:
@@ -189,4 +212,5 @@ def pooled_rollouts(
     # Phases of a run that want the same places share them.
     name = "worker_processes" if executor is None else f"worker_processes of {chosen}"
     pool = run.keep(name, lambda: WorkerPool(restarts, health, executor))
-    return PooledRollouts(pool, count, setup, worker, services)
+    utilisation = None if executor is None else Utilisation(run.timeline, run.folder)
+    return PooledRollouts(pool, count, setup, worker, services, utilisation)

@@ -92,9 +92,10 @@ class WorkerPool:
             found = self._handles[index] = self._executor.start(f"worker-{index + 1}")
         return found
 
-    def places(self) -> list[dict[str, str]]:
-        """Where the processes live, by their names; those of this machine are left out."""
-        return self._executor.describe(self._handles)
+    def places(self) -> dict[int, dict[str, str]]:
+        """Where the processes live, by their index; those of this machine are left out."""
+        found = {i: handle.place for i, handle in enumerate(self._handles) if handle is not None}
+        return {index: place for index, place in found.items() if place}
 
     def replace(self, index: int, reason: str) -> WorkerHandle:
         """Start a process in the place of one that has ended; ``reason`` says who, how and when.
