@@ -136,7 +136,7 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     reply: dict[str, Any] | None = None
     for number, item in enumerate(value):
         where = f"input[{number}]"
-        kind = item.get("type", "message") if isinstance(item, dict) else None
+        kind = item.get("type", "message") if isinstance(item, dict) else ""
         role = item.get("role") if kind == "message" else None
         if role == "assistant" or kind in ("function_call", "reasoning"):
             if reply is None or _is_complete(reply, kind):
