@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -91,6 +92,8 @@ class ArithmeticScenario(Scenario):
         return items
 
 
+# Each phase of a sequence asks for the same problems, before the run and in it.
+@functools.lru_cache(maxsize=1 << 15)
 def wrong_sum(a: int, b: int, width: int) -> int:
     """A wrong sum that depends on the problem alone: one digit too much or too little somewhere."""
     off = [sign * 10**place for place in range(width) for sign in (-1, 1)]
