@@ -274,6 +274,7 @@ def test_ray_itself_is_started_and_trains(tmp_path):
         "SLURM_JOB_NODELIST": socket.gethostname(),
         "SLURM_JOB_ID": str(job_id),
         "RAY_TMPDIR": "/tmp",
+        "RAY_raylet_start_wait_time_s": "240",
     }
     process, text = run(job, environment)
     out, err = process.communicate(text, timeout=300)

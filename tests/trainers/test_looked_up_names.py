@@ -878,7 +878,11 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(
         [
             *("ResourceConfig.image", "ResourceConfig.namespace", "ResourceConfig.queue"),
-            *("ResourceConfig.service_account", "ResourceConfig.secret", "ResourceConfig.secrets"),
+            *(
+                "ResourceConfig.service_account",
+                "ResourceConfig.secret_name",
+                "ResourceConfig.secrets",
+            ),
             *("ResourceConfig.partition", "ResourceConfig.account", "ResourceConfig.time_limit"),
             *("VolumeConfig.source", "VolumeConfig.path"),
             "InferenceMachinesConfig.served_model_name",

@@ -188,7 +188,7 @@ def _environment(
         if name not in resource.secrets
     ]
     for name in sorted({*secrets, *resource.secrets}):
-        secret, _, key = resource.secrets.get(name, f"{resource.secret}/{name}").partition("/")
+        secret, _, key = resource.secrets.get(name, f"{resource.secret_name}/{name}").partition("/")
         reference = {"secretKeyRef": {"name": secret, "key": key}}
         entries.append({"name": name, "valueFrom": reference})
     return entries

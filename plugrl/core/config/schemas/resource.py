@@ -86,7 +86,7 @@ class ResourceConfig:
     secrets: dict[str, str] = described(
         {}, "by environment variable, where Kubernetes keeps its value: SECRET/KEY"
     )
-    secret: str = described(
+    secret_name: str = described(
         "plugrl", "the Secret with the variables of credentials that `secrets` does not name"
     )
     partition: str | None = described(None, "partition of SLURM")
@@ -98,7 +98,7 @@ class ResourceConfig:
             value = getattr(self, key)
             if value is not None and not _WORD.fullmatch(value):
                 raise ConfigError(f"{key} must be one word, not {value!r}")
-        for key in ("namespace", "queue", "secret"):
+        for key in ("namespace", "queue", "secret_name"):
             value = getattr(self, key)
             if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
                 raise ConfigError(
