@@ -42,10 +42,13 @@ def client(model):
 def test_parsed_answers_and_tools(model):
     with client(model) as asking:
         chats = asking.chat.completions
-        parsed = chats.parse(model="policy", messages=HELLO, response_format=Animal)
+        # Unseeded, random weights reason beyond the limit of tokens now and then.
+        parsed = chats.parse(model="policy", messages=HELLO, response_format=Animal, seed=1)
         assert isinstance(parsed.choices[0].message.parsed, Animal)
         tools = [pydantic_function_tool(Animal, name="buy")]
-        called = chats.parse(model="policy", messages=HELLO, tools=tools, tool_choice="required")
+        called = chats.parse(
+            model="policy", messages=HELLO, tools=tools, tool_choice="required", seed=1
+        )
         for call in called.choices[0].message.tool_calls:
             assert isinstance(call.function.parsed_arguments, Animal)
 
@@ -55,7 +58,7 @@ def test_a_stream_of_a_forced_call(model):
     with (
         client(model) as asking,
         asking.chat.completions.stream(
-            model="policy", messages=HELLO, tools=[function("buy")], tool_choice=named
+            model="policy", messages=HELLO, tools=[function("buy")], tool_choice=named, seed=1
         ) as stream,
     ):
         for _ in stream:
@@ -74,7 +77,9 @@ def test_responses_of_text_and_of_a_schema(model):
         assert said.incomplete_details.reason == "max_output_tokens"
         assert said.usage.output_tokens == 5
         assert len(said.output_text) <= 5
-        parsed = asking.responses.parse(model="policy", input=HELLO, text_format=Animal)
+        parsed = asking.responses.parse(
+            model="policy", input=HELLO, text_format=Animal, extra_body={"seed": 1}
+        )
         assert isinstance(parsed.output_parsed, Animal)
         assert parsed.status == "completed"
         told = asking.responses.create(
@@ -88,7 +93,9 @@ def test_responses_of_text_and_of_a_schema(model):
 def test_a_stream_of_a_response_equals_the_response(model):
     with client(model) as asking:
         kinds = []
-        with asking.responses.stream(model="policy", input="hello", text_format=Animal) as stream:
+        with asking.responses.stream(
+            model="policy", input="hello", text_format=Animal, extra_body={"seed": 1}
+        ) as stream:
             deltas = ""
             for event in stream:
                 kinds.append(event.type)
@@ -195,6 +202,6 @@ def test_forms_of_real_engines_end_when_the_client_goes(model):
         gone.close()
         asking = OpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0)
         answer = asking.chat.completions.create(
-            model="policy", messages=HELLO, response_format=schema_format()
+            model="policy", messages=HELLO, response_format=schema_format(), seed=1
         )
         jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
