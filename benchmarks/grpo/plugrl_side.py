@@ -28,7 +28,8 @@ class TimedGrpo(SelfHostedGrpoTrainer):
     def _end_step(self, step: int, metrics: dict[str, float]) -> None:
         super()._end_step(step, metrics)
         if step > 0:
-            STEPS.end(metrics["rollout/response_length"])
+            phases = {n: v for n, v in metrics.items() if n.startswith("time/")}
+            STEPS.end(metrics["rollout/response_length"], phases)
 
 
 @plugrl.register_evaluator("character_codes")
@@ -58,16 +59,27 @@ class FullLengthWorker(SingleTurnRolloutWorker):
 
 def configuration(given: Any) -> dict[str, Any]:
     """The experiment; what is not named keeps its default: guards, parity probe, run folder."""
+    on_device = given.device == "cuda"
+    wish = {"true": True, "false": False}.get(given.compile, "auto")
+    adapter = {"adapter": {"r": given.lora, "alpha": given.lora}} if given.lora else {}
     return {
         "experiment_name": "grpo_cpu",
         "models": {
             "policy": {
-                "source": {"path": str(given.folder / "model")},
+                "source": {
+                    "path": str(given.folder / "model"),
+                    "dtype": "bfloat16" if on_device else "float32",
+                },
+                "inference": {
+                    "max_batch_size": max(256, given.prompts * given.samples),
+                    "compile": wish,
+                },
+                **adapter,
                 "train": {
                     "type": "local",
                     "learning_rate": task.LEARNING_RATE,
                     "weight_decay": 0.0,
-                    "compile": {"true": True, "false": False}.get(given.compile, "auto"),
+                    "compile": wish,
                 },
             }
         },
@@ -89,7 +101,7 @@ def configuration(given: Any) -> dict[str, Any]:
         "settings": {
             "runs_folder": str(given.folder / "runs"),
             "torch_threads": given.threads,
-            "device": "cpu",
+            "device": given.device,
         },
     }
 

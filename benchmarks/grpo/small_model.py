@@ -1,7 +1,7 @@
-"""Writes what both sides of the benchmark read: a small random model and prompts.
+"""Writes what both sides of the benchmark read: a random model and prompts.
 
-The model has the shape of Qwen3, a tokenizer of bytes and 330,288 parameters; nothing is
-downloaded, and the same versions write the same files.
+The model has the shape of Qwen3 and a tokenizer of bytes, and 330,288 parameters unless a larger
+shape is asked for; nothing is downloaded, and the same versions write the same files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,27 @@ SHAPE = {
     "max_position_embeddings": 256,
 }
 
+_LARGE = {"vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
+_LARGE |= {"max_position_embeddings": 40_960}
+#: As Qwen3 has them.
+LARGE = {
+    "0.6B": {**_LARGE, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+             "num_attention_heads": 16},
+    "1.7B": {**_LARGE, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+             "num_attention_heads": 16},
+    "4B": {**_LARGE, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+           "num_attention_heads": 32},
+}  # fmt: skip
 
-def write_model(folder: Path) -> int:
-    """Write the model and its tokenizer; returns the number of parameters."""
+
+def write_model(folder: Path, size: str | None = None, device: str = "cpu") -> int:
+    """Write the model and its tokenizer; returns the number of parameters.
+
+    Args:
+        folder: gets them.
+        size: one of ``LARGE``, in bfloat16; None: the small shape, in float32.
+        device: where random weights are made.
+    """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -36,9 +54,15 @@ def write_model(folder: Path) -> int:
     tokenizer.decoder = decoders.ByteLevel()
     torch.manual_seed(0)
     config = Qwen3Config(
-        **SHAPE, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1, bos_token_id=2
+        **(LARGE[size] if size else SHAPE),
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=2,
+        dtype="bfloat16" if size else "float32",
     )
-    model = Qwen3ForCausalLM(config)
+    with torch.device(device):
+        model = Qwen3ForCausalLM(config).to(config.dtype)
     model.save_pretrained(folder)
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>"

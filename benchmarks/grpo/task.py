@@ -1,6 +1,7 @@
 """What both sides do alike: the reward, the numbers of a step, and how they report times.
 
-It is imported by the environment of each side, so it needs the standard library only.
+It is imported by the environment of each side, so it needs the standard library only,
+and torch where there is a GPU.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ def arguments() -> argparse.Namespace:
     for name in ("prompts", "samples", "shortest", "tokens", "threads", "steps", "warm-up"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--compile", required=True, help="of plugrl's train service")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--lora", type=int, default=0, help="rank of an adapter; 0: all weights")
+    parser.add_argument("--micro", type=int, default=0, help="rows of a pass of TRL; 0: all")
     return parser.parse_args()
 
 
@@ -53,12 +57,23 @@ class Steps:
         self._wall: list[float] = []
         self._cpu: list[float] = []
         self._lengths: list[float] = []
+        self._phases: list[dict[str, float]] = []
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         self._began = (0.0, 0.0)
 
-    def end(self, length: float | None = None) -> None:
-        """A step ends now; ``length`` is the mean number of new tokens, if it is known yet."""
+    def end(self, length: float | None = None, phases: dict[str, float] | None = None) -> None:
+        """A step ends now.
+
+        Args:
+            length: the mean number of new tokens, if it is known yet.
+            phases: seconds of the parts of the step, if they are known.
+        """
+        if self._given.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+        self._phases += [] if phases is None else [phases]
         self._wall.append(time.perf_counter() - self._began[0])
         self._cpu.append(time.process_time() - self._began[1])
         self._lengths += [] if length is None else [length]
@@ -82,9 +97,18 @@ class Steps:
         facts = {
             "seconds": self._wall[self._given.warm_up :],
             "cpu_seconds": self._cpu[self._given.warm_up :],
+            "phases": self._phases[self._given.warm_up :],
+            "peak_gib": self._peak(),
             "versions": {name: _version(name) for name in PACKAGES},
         }
         print(json.dumps(facts), file=self._out, flush=True)
+
+    def _peak(self) -> float | None:
+        if self._given.device != "cuda":
+            return None
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**30
 
 
 def _version(package: str) -> str | None:

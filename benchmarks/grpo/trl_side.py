@@ -27,10 +27,19 @@ def main() -> None:
     from trl import GRPOConfig, GRPOTrainer
 
     rows = given.prompts * given.samples
+    on_device = given.device == "cuda"
+    micro = given.micro or rows
+    adapter = None
+    if given.lora:
+        from peft import LoraConfig
+
+        adapter = LoraConfig(
+            r=given.lora, lora_alpha=given.lora, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
     config = GRPOConfig(
         output_dir=str(given.folder / "trl"),
-        per_device_train_batch_size=rows,
-        gradient_accumulation_steps=1,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=rows // micro,
         num_generations=given.samples,
         max_completion_length=given.tokens,
         max_steps=given.warm_up + given.steps,
@@ -45,8 +54,8 @@ def main() -> None:
         logging_steps=1,
         save_strategy="no",
         report_to=[],
-        bf16=False,
-        use_cpu=True,
+        bf16=on_device,
+        use_cpu=not on_device,
         gradient_checkpointing=False,
         dataloader_pin_memory=False,
         disable_tqdm=True,
@@ -65,7 +74,7 @@ def main() -> None:
         """Ends each answer after as many tokens as were drawn for it."""
 
         def __init__(self, rows: int) -> None:
-            self._lengths = torch.tensor([next(lengths) for _ in range(rows)])
+            self._lengths = torch.tensor([next(lengths) for _ in range(rows)], device=given.device)
             self._prompt: int | None = None
 
         def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -77,7 +86,9 @@ def main() -> None:
             return scores
 
     folder = given.folder / "model"
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16 if on_device else torch.float32
+    )
     if given.shortest < given.tokens:
         lengths, generate = task.lengths(given), model.generate
 
@@ -93,6 +104,7 @@ def main() -> None:
         args=config,
         train_dataset=Dataset.from_list([json.loads(line) for line in lines]),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        peft_config=adapter,
         callbacks=[Clock()],
     )
     trainer.train()

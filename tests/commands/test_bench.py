@@ -72,7 +72,7 @@ def test_list_of_another_folder_shows_first_lines(command, own):
 def test_an_unknown_name_gets_the_close_one(command):
     code, out, err = command("grpo_cp")
     assert (code, out) == (2, "")
-    assert err.startswith("error: there is no benchmark 'grpo_cp'; did you mean grpo_cpu?")
+    assert "there is no benchmark 'grpo_cp'; did you mean grpo_cpu, grpo_gpu?" in err
     assert err.count("\n") == 1
 
 
@@ -310,6 +310,14 @@ def test_ppo_gpu_measures_both_sides_on_the_cpu_too():
         assert 9 < report["return"] < 70
     ours, theirs = (sides[side]["steps_per_second"] for side in ("plugrl", "torchrl"))
     assert result["ratio"] == pytest.approx(ours / theirs)
+
+
+def test_grpo_gpu_says_where_there_is_no_gpu(command):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    code, out, err = command("grpo_gpu", "--no-peer")
+    assert (code, out) == (1, "")
+    assert err == "error: there is no GPU; grpo_cpu measures the CPU\n"
 
 
 def test_ppo_gpu_says_where_there_is_no_gpu(command):

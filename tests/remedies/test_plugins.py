@@ -523,6 +523,7 @@ REASONS = {
     "says how long a sequence may be; set it": "tests/plugins_openai and tests/plugins_tinker",
     "which are needed here; use vLLM": "of a server's engine: tests/plugins_openai",
     "are needed; set rollout_worker.temperature=1": "of a server that scores: tests/plugins_openai",
+    "GiB, more than {} has left; lower": "of a GPU's memory: tests/gpu/test_engine_on_cuda.py",
     "use a server that has several": "names no key, value or command",
     "takes no weights; use vLLM or SGLang": "tried before the run, in the rows",
     "or write engine: generic if nothing": "of a server's answers: tests/plugins_openai",
