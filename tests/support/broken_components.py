@@ -3,6 +3,7 @@
 import csv
 import itertools
 import math
+import os
 import random
 import subprocess
 import sys
@@ -1504,3 +1505,80 @@ class TolerantHub(GoodHub):
 
     def check_push(self, name, *, token=True):
         pass
+
+
+# Launchers
+
+
+class GoodLauncher(plugrl.Launcher):
+    """Pretends to run its jobs, in this process."""
+
+    conformance: ClassVar = {"starts": True}
+    ended: ClassVar[dict[str, str]] = {}
+
+    def preview(self, job):
+        return f"{job.words}"
+
+    def start(self, job):
+        wrong = "no-such-file.yaml" in job.words
+        self.ended[job.name] = "failed" if wrong else "succeeded"
+        return job.name
+
+    def jobs(self):
+        return [self.status(name) for name in self.ended]
+
+    def status(self, name):
+        if name not in self.ended:
+            raise plugrl.UsageError(f"there is no job {name}")
+        return plugrl.LaunchStatus(name, self.ended[name])
+
+    def logs(self, name, *, follow):
+        yield "2 steps" if self.status(name).state == "succeeded" else "no-such-file.yaml"
+
+
+class MoodyLauncher(GoodLauncher):
+    """Sends something else each time."""
+
+    def preview(self, job):
+        return f"{next(counter)} {job.words}"
+
+
+class SplittingLauncher(GoodLauncher):
+    """Sends its words as the shell would split them."""
+
+    def preview(self, job):
+        return " ".join(" ".join(job.words).split()[:2])
+
+
+class TellingLauncher(GoodLauncher):
+    """Sends the values of credentials."""
+
+    def preview(self, job):
+        return f"{job.words} {[os.environ.get(name) for name in job.secrets]}"
+
+
+class TolerantLauncher(GoodLauncher):
+    """Stops any job, also one that nobody has."""
+
+    def stop(self, name):
+        pass
+
+
+class IdleLauncher(GoodLauncher):
+    """Its jobs all fail."""
+
+    def start(self, job):
+        self.ended[job.name] = "failed"
+        return job.name
+
+
+class CheerfulLauncher(GoodLauncher):
+    """What failed has succeeded too."""
+
+    def status(self, name):
+        super().status(name)
+        return plugrl.LaunchStatus(name, "succeeded")
+
+    def logs(self, name, *, follow):
+        self.status(name)
+        yield "2 steps no-such-file.yaml"

@@ -207,6 +207,15 @@ CAUGHT = {
         "VerboseHub": "what_is_missing_is_refused_in_one_line",
         "TolerantHub": ("a_name_of_another_form_is_not_published an_unknown_split_is_refused"),
     },
+    "launcher": {
+        "GoodLauncher": "",
+        "MoodyLauncher": "a_preview_is_the_same_again",
+        "SplittingLauncher": "any_words_can_be_sent",
+        "TellingLauncher": "a_credential_is_never_shown",
+        "TolerantLauncher": "what_it_does_not_know_is_refused_in_one_line",
+        "IdleLauncher": "a_job_trains_to_its_end",
+        "CheerfulLauncher": "a_job_that_fails_says_so",
+    },
     "train_service": {
         "GoodTraining": "",
         "UnmaskedTraining": ("log_probabilities_are_of_trained_tokens metrics_are_sums_and_counts"),
