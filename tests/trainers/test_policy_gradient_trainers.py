@@ -197,6 +197,6 @@ def test_settings_of_a_value_head_that_there_is_not_are_faults(tmp_path: Path) -
 @pytest.mark.timeout(CURVES)
 @pytest.mark.parametrize("recipe", ["cartpole_reinforce", "cartpole_a2c"])
 def test_the_recipe_balances_the_pole(recipe: str, tmp_path: Path) -> None:
-    # 475 counts as solved, 195 is what counted for shorter episodes.
+    # 475 counts as solved; the lowest seed that was seen on any machine ended at 457.
     last = [returns(recipe, tmp_path, seed, episodes=100)[-1] for seed in SEEDS]
-    assert_reached(last, median=475, each=195)
+    assert_reached(last, median=475, each=450)
