@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import forking
+import kills
 import pytest
 from markdown.extensions.toc import slugify, unique
 
@@ -36,8 +37,18 @@ RUNNING = [
 ]
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("name", RUNNING)
+#: Pages that are alike: each trains, evaluates and copies one algorithm. Others have code of their
+#: own for one thing that the reader writes.
+ALIKE = [n for n in RUNNING if n.startswith("docs/algorithms/") and "/custom_" not in n]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(n, marks=pytest.mark.integration) for n in RUNNING if n not in ALIKE),
+        *kills.sampled(ALIKE, 7),
+    ],
+)
 def test_every_block_of_a_page_runs(name, tmp_path):
     blocks.run_page(NAMES[name].read_text("utf-8"), tmp_path)
 
