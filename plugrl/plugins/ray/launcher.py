@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -201,13 +202,12 @@ def _load() -> type[JobSubmissionClient]:
         UsageError: it is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import aiohttp  # noqa: F401
-        from ray.job_submission import JobSubmissionClient
-    except ImportError as error:
-        raise UsageError(
-            f"Ray Jobs need the package {error.name}: pip install 'plugrl[ray]'"
-        ) from error
+    # Without aiohttp the client can be imported and nothing else.
+    missing = [name for name in ("ray", "aiohttp") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"Ray Jobs need the package {missing[0]}: pip install 'plugrl[ray]'")
+    from ray.job_submission import JobSubmissionClient
+
     for module in _TALKATIVE:
         logging.getLogger(module).setLevel(logging.WARNING)
     return JobSubmissionClient
