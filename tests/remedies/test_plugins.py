@@ -499,6 +499,10 @@ REASONS = {
     "plugins/kubernetes/": "of a cluster: tests/plugins_kubernetes has what is asked for",
     "plugins/slurm/": "of a cluster: tests/plugins_slurm",
     "plugins/ray/launcher": "of a cluster: tests/plugins_ray and tests/commands/test_launch.py",
+    **dict.fromkeys(
+        [f"plugins/ray/{name}" for name in ("cluster", "files", "rollouts")],
+        "of a cluster: tests/plugins_ray",
+    ),
     "let the machines have one copy": "of several machines",
     "plugins/mlflow/tracker: mlflow: %s": "says what is done",
     "plugins/trackio/tracker: trackio: project": "says what is done",

@@ -892,6 +892,13 @@ REASONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         [
+            *("ClusterConfig.address", "ClusterConfig.namespace", "ClusterConfig.variables"),
+            "ExecutorConfig.resources",
+        ],
+        "is of a cluster, which is asked when actors start there",
+    ),
+    **dict.fromkeys(
+        [
             "AgentSection.name",
             "AgentSection.description",
             "AgentSection.system_prompt",

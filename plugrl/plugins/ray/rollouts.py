@@ -59,7 +59,7 @@ class ActorHandle(WorkerHandle):
         self._channel = channel
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """How messages call it, with its machine once that is known."""
         node = self._channel.place.get("node")
         return f"{self._name} on node {node}" if node else self._name
