@@ -51,6 +51,7 @@ OF_DEPENDENCIES = frozenset(
     {
         "LAZY_LEGACY_OP",  # torchrl
         "PYGAME_HIDE_SUPPORT_PROMPT",  # gymnasium, pettingzoo, ale_py
+        "RAY_CLIENT_MODE",  # ray, which torchrl imports where it is installed
         "SDL_AUDIODRIVER",  # pettingzoo
         "TORCHINDUCTOR_CACHE_DIR",  # tensordict, peft
     }
