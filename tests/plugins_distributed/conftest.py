@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+# So that no test pays for the imports.
+from torch import _dynamo  # noqa: F401
+from torch.distributed import fsdp, tensor  # noqa: F401
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -38,21 +42,35 @@ def one_rank(process_group, monkeypatch):
     return make
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster():
-    """A Ray cluster of this machine, which hands out more CPUs than there are."""
+    """A Ray cluster of this machine, which hands out more CPUs than there are.
+
+    The tests of this folder share it, and the ranks in it.
+    """
     ray = pytest.importorskip("ray")
+    from here import CLUSTER
+
     from plugrl.core.run.process import cluster as wanted
-    from plugrl.plugins.distributed.ranks import end_idle
     from plugrl.plugins.ray import cluster as own
 
     before = wanted.settings()
-    wanted.configure({"cpus": 8, "object_store_memory": 100.0})
+    wanted.configure(CLUSTER)
     own.connect()
     yield ray
-    end_idle()
-    own.stop()
     wanted.configure(vars(before))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem):
+    """End the cluster after the last test of this folder."""
+    last = nextitem is None or Path(__file__).parent not in nextitem.path.parents
+    if last and "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        from plugrl.plugins.distributed.ranks import end_idle
+        from plugrl.plugins.ray import cluster as own
+
+        end_idle()
+        own.stop()
 
 
 @pytest.fixture

@@ -77,9 +77,15 @@ class Killer:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(cluster, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "runs"
-    return learned(start(prepare(tree(folder))).folder)
+def learned_once():
+    return []
+
+
+@pytest.fixture
+def uninterrupted(cluster, learned_once, tmp_path):
+    if not learned_once:
+        learned_once.append(learned(start(prepare(tree(tmp_path / "whole"))).folder))
+    return learned_once[0]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -11,10 +11,8 @@ from plugrl.core.experiment import prepare, start
 from plugrl.core.loaded_run import open_checkpoint
 from plugrl.core.text.loaded_models import export
 
-pytestmark = pytest.mark.integration
-
 TRAINERS = [
-    "self_hosted_grpo",
+    pytest.param("self_hosted_grpo", marks=pytest.mark.integration),
     *(
         pytest.param(name, marks=pytest.mark.slow)
         for name in (
@@ -45,6 +43,7 @@ def test_a_run_learns_what_one_process_learns(cluster, trainer, tmp_path, monkey
     assert len(compared) > 3
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_like_one_of_local(cluster, tmp_path, monkeypatch):
     """One folder, made of the parts of a checkpoint; the timeline has the weights' way."""
     monkeypatch.chdir(tmp_path)

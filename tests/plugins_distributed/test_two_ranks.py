@@ -1,17 +1,27 @@
 """The service ``fsdp`` with two ranks: gradients, trajectories and states against ``local``."""
 
 import copy
+import ctypes
 import os
 import signal
+import socket
+import struct
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
-from here import ROWS, batch, local, loss, moments, spec
+from here import ROWS, SIZES, batch, local, loss, moments, spec
 
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
 from plugrl.core.run.checkpoints import checkpoint
+from plugrl.plugins.distributed.plan import DevicePlan, ModelShape
+from plugrl.testing.suite.test_train_service import TrainServiceContract
 
-pytestmark = pytest.mark.integration
+#: The number of a system call, and a place in ``struct tcp_info`` of Linux.
+PIDFD_GETFD, BYTES_RECEIVED = 438, 128
 
 SPLIT = {"micro_batch_size": 2, "head_chunk_tokens": 3}
 CASES = {
@@ -38,6 +48,7 @@ def assert_close(one, other, atol):
         torch.testing.assert_close(other[name].float(), value.float(), rtol=0, atol=atol)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_the_gradient_is_that_of_one_process(ranks, case):
     model, options = CASES[case]
@@ -52,6 +63,7 @@ def test_the_gradient_is_that_of_one_process(ranks, case):
 
 
 # A row alone leaves a rank without any; one long row against many gives unequal numbers of passes.
+@pytest.mark.integration
 @pytest.mark.parametrize("rows", [ROWS[:1], ROWS[3:5], [([2] * 30, [0] + [1] * 29), *ROWS]])
 def test_ranks_with_fewer_rows_or_none(ranks, rows):
     options = {**SPLIT, "value_head": True}
@@ -64,6 +76,7 @@ def test_ranks_with_fewer_rows_or_none(ranks, rows):
         torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
 
 
+@pytest.mark.integration
 def test_a_batch_in_which_nothing_is_trained_changes_nothing(ranks):
     service = ranks(spec(), {})
     before = dict(service.weights())
@@ -71,6 +84,7 @@ def test_a_batch_in_which_nothing_is_trained_changes_nothing(ranks):
     assert all(torch.equal(before[name], value) for name, value in service.weights().items())
 
 
+@pytest.mark.integration
 def test_pairs_are_compared_on_one_rank(ranks):
     from plugrl.core.config.check import configure
     from plugrl.core.plugins.registry import default_registry
@@ -86,6 +100,7 @@ def test_pairs_are_compared_on_one_rank(ranks):
     assert_close(moments(expected), moments(ours), 1e-7)
 
 
+@pytest.mark.integration
 def test_twenty_steps_stay_together(ranks):
     options = {**SPLIT, "value_head": True, "learning_rate": 1e-3}
     ours, expected = ranks(spec("tied"), options), local(spec("tied"), options)
@@ -101,6 +116,7 @@ def test_twenty_steps_stay_together(ranks):
     assert far < 0.02 * 20 * 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["tied, in micro-batches", "adapter"])
 def test_a_state_goes_from_two_ranks_to_one_to_two_and_to_local(ranks, case, tmp_path):
     model, options = CASES[case]
@@ -125,6 +141,63 @@ def test_a_state_goes_from_two_ranks_to_one_to_two_and_to_local(ranks, case, tmp
     assert step(again, options) == wanted
 
 
+def received_bytes(process):
+    """Bytes that have come to the sockets of another process, as the kernel counts them."""
+    kernel, handle, total = ctypes.CDLL(None, use_errno=True), os.pidfd_open(process), 0
+    for number in os.listdir(f"/proc/{process}/fd"):
+        if not os.readlink(f"/proc/{process}/fd/{number}").startswith("socket"):
+            continue
+        copy = kernel.syscall(PIDFD_GETFD, handle, int(number), 0)
+        if copy < 0:
+            pytest.skip("the kernel lets nobody look at sockets of other processes")
+        with socket.socket(fileno=copy) as there:
+            if there.family != socket.AF_UNIX:
+                facts = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                total += struct.unpack_from("Q", facts, BYTES_RECEIVED)[0]
+    os.close(handle)
+    return total
+
+
+@pytest.mark.integration
+def test_two_ranks_hold_and_receive_what_was_planned(ranks, tmp_path):
+    config = {**SIZES, "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 512}
+    source = ConfigView({**spec().source.to_dict(), "config": config}, checked=True)
+    service = ranks(replace(spec(), source=source))
+    shape = ModelShape.of(SimpleNamespace(source=source, get=lambda name, default=None: None))
+    plan = DevicePlan.of(
+        shape, 2, split=2, tokens=64, computed_again=False, head_tokens=64, masters=False
+    )
+    service.forward_backward(batch(), loss({}))
+    before = [received_bytes(process) for process in service.ranks.processes]
+    service.forward_backward(batch(), loss({}))
+    received = [
+        received_bytes(process) - old
+        for process, old in zip(service.ranks.processes, before, strict=True)
+    ]
+    service.optimizer_step()
+    path = checkpoint.save(tmp_path, 1, {"own": service.state_dict()})
+    sizes = [file.stat().st_size for file in sorted((path / "shards-0").iterdir())]
+    assert len(sizes) == 2
+    for size, came in zip(sizes, received, strict=True):
+        assert size == pytest.approx(plan.weights + plan.moments, rel=0.02)
+        # gloo reduces gradients to all ranks, then takes the part: half of them more.
+        assert came == pytest.approx(plan.received + plan.gradients, rel=0.05)
+
+
+@pytest.mark.slow
+class TestKit(TrainServiceContract):
+    """The suite of the kit for train services."""
+
+    __test__ = True
+    plugrl_train_service = "fsdp"
+    conformance: ClassVar = {"config": {"workers": 2, "timeout": 120.0, "learning_rate": 0.01}}
+
+    @pytest.fixture(autouse=True)
+    def joined(self, cluster):
+        """The cluster of the tests."""
+
+
+@pytest.mark.integration
 def test_ranks_with_other_weights_are_found(ranks):
     service = ranks(spec(), {})
     given = [(service.config, spec(seed=rank), rank, 2, 1) for rank in range(2)]
@@ -133,13 +206,15 @@ def test_ranks_with_other_weights_are_found(ranks):
         service._check_equal(digests)
 
 
+@pytest.mark.slow
 def test_what_a_rank_raises_is_told_with_rank_and_phase(ranks):
-    service = ranks(spec(), {})
+    service = ranks(spec(), {}, workers=1)
     with pytest.raises(RunError, match=r"rank 0 on node \S+ raised KeyError: .*nothing"):
         service.ranks.all("gather", ["nothing"])
     assert len(service.ranks) == 0
 
 
+@pytest.mark.integration
 def test_a_dead_rank_is_named(ranks):
     service = ranks(spec(), {})
     os.kill(service.ranks.processes[1], signal.SIGKILL)

@@ -188,14 +188,19 @@ class RankTrainService(LocalTrainService):
         wanted = held if names is None else {name: held[name] for name in names}
         return self.gather(wanted, self._dtype)
 
-    def weight_sizes(self) -> list[tuple[list[str], int]]:
-        """The names of each weight without the adapter, and its bytes; one may have several."""
-        found: dict[int, list[str]] = {}
-        held = self._held()
-        for name, value in held.items():
-            found.setdefault(_storage(value), []).append(name)
-        size = self._dtype.itemsize
-        return [(names, held[names[0]].numel() * size) for names in found.values()]
+    def weight_sizes(self) -> dict[str, tuple[int, int]]:
+        """Of each weight without the adapter, in order, its number and bytes.
+
+        Names of one weight have one number.
+        """
+        numbers: dict[int, int] = {}
+        return {
+            name: (
+                numbers.setdefault(_storage(held), len(numbers)),
+                held.numel() * self._dtype.itemsize,
+            )
+            for name, held in self._held().items()
+        }
 
     def _held(self) -> Mapping[str, torch.Tensor]:
         return super().weights() if self._adapter is None else self._adapter.base()

@@ -240,9 +240,10 @@ class FsdpTrainService(TrainService):
     def _base_weights(self) -> dict[str, torch.Tensor]:
         """The weights without the adapter, gathered in buckets, so that one is on its way."""
         found: dict[str, torch.Tensor] = {}
-        for names in buckets(self._ask("weight_sizes")[0], _BUCKET):
+        sizes: dict[str, tuple[int, int]] = self._ask("weight_sizes")[0]
+        for names in buckets(sizes, _BUCKET):
             found |= self._ask("base_weights", names)[0]
-        return found
+        return {name: found[name] for name in sizes}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
@@ -290,11 +291,20 @@ class FsdpTrainService(TrainService):
         self.optimizer_steps = int(state["optimizer_steps"])
 
 
-def buckets(sizes: Iterable[tuple[list[str], int]], limit: int) -> Iterator[list[str]]:
-    """Names of weights whose bytes are within a limit together, or of a larger one alone."""
+def buckets(sizes: Mapping[str, tuple[int, int]], limit: int) -> Iterator[list[str]]:
+    """Names of weights whose bytes are within a limit together, or of a larger one alone.
+
+    Args:
+        sizes: the number and the bytes of each weight; names of one weight have one number.
+        limit: bytes.
+    """
+    weights: dict[int, list[str]] = {}
+    for name, (number, _) in sizes.items():
+        weights.setdefault(number, []).append(name)
     bucket: list[str] = []
     held = 0
-    for names, size in sizes:
+    for names in weights.values():
+        size = sizes[names[0]][1]
         if bucket and held + size > limit:
             yield bucket
             bucket, held = [], 0

@@ -21,18 +21,19 @@ class Packed:
 
 def pack(value: Any) -> Any:
     """A dict, perhaps of dicts, with its tensors packed; anything else as it is."""
-    made: dict[int, Packed] = {}
+    made: dict[tuple[Any, ...], Packed] = {}
 
     def packed(item: Any) -> Any:
         if isinstance(item, dict):
             return {key: packed(each) for key, each in item.items()}
         if not isinstance(item, torch.Tensor):
             return item
-        flat = item.detach().cpu().contiguous().reshape(-1)
+        shape = tuple(item.shape)
         # Weights that are one stay one.
-        place = item.data_ptr() if item.numel() else id(item)
-        if place not in made or made[place].shape != tuple(item.shape):
-            made[place] = Packed(flat.view(torch.uint8).numpy(), item.dtype, tuple(item.shape))
+        place = (item.data_ptr() or id(item), item.dtype, shape, item.stride())
+        if place not in made:
+            flat = item.detach().cpu().contiguous().reshape(-1)
+            made[place] = Packed(flat.view(torch.uint8).numpy(), item.dtype, shape)
         return made[place]
 
     return packed(value) if isinstance(value, dict) else value
