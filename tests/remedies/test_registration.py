@@ -479,6 +479,7 @@ REASONS = {
     "run(self, job, limits) -> ProgramOutcome": "the form of a kind of component",
     "create(self, name, examples, base)": "the form of a kind of component",
     "model(self, name, revision": "the form of a kind of component",
+    "start(self, name) -> WorkerHandle": "the form of a kind of component",
     "log(self, step, metrics) -> None": "the form of a kind of component",
     "You write": "documentation",
     "{} needs {}, which is not installed; run": "tried for each package by test_plugins.py",
