@@ -63,6 +63,8 @@ class Sampler:
 class Trained:
     """A train service that says the same of every token, and counts its syncs."""
 
+    moved_bytes = 0
+
     def __init__(self, log_prob=-1.0):
         self.version = self.syncs = 0
         self._log_prob = log_prob

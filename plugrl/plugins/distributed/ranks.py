@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.plugins.distributed import wire
-from plugrl.plugins.ray.cluster import check_nodes, connect, unplaceable
+from plugrl.plugins.ray.cluster import check_nodes, connect, load_ray, unplaceable
 from plugrl.plugins.ray.errors import failure
 
 #: What a rank did, in messages, by the method that it was asked for.
@@ -49,10 +49,10 @@ class Ranks:
     """
 
     def __init__(self, workers: int, device: str, timeout: float) -> None:
+        self._ray = ray = connect()
         self.key = _key(workers, device, timeout)
         self._timeout, self._actors = timeout, []
         self._lock = threading.Lock()
-        self._ray = ray = connect()
         check_nodes(("torch", "transformers"))
         wanted = _resources(device)
         self._group = ray.util.placement_group([wanted] * workers, strategy="PACK")
@@ -175,6 +175,7 @@ class Ranks:
 
 def take_ranks(workers: int, device: str, timeout: float) -> Ranks:
     """Ranks that no model uses: idle ones of this cluster, or new ones in the place of others."""
+    connect()
     key = _key(workers, device, timeout)
     for ranks in _idle:
         if ranks.key == key:
@@ -221,8 +222,9 @@ def _key(workers: int, device: str, timeout: float) -> tuple[Any, ...]:
 
 
 def _session() -> str:
-    """What this process is called in the cluster that it has joined."""
-    return str(connect().get_runtime_context().get_worker_id())
+    """What this process is called in the cluster that it has joined; empty: it has joined none."""
+    ray = load_ray()
+    return str(ray.get_runtime_context().get_worker_id()) if ray.is_initialized() else ""
 
 
 def _phase(method: str) -> str:
