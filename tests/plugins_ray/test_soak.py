@@ -26,7 +26,7 @@ from plugrl.core.text.rollout.worker import trajectory_of
 async def patient(task, worker):
     prompt = task.tokenizers["policy"].encode(task.prompt)
     completion = await task.ask("policy", prompt)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(3)
     trajectory = trajectory_of(task, "policy", prompt, completion)
     return worker.judge(task, trajectory, task.tokenizers["policy"].decode(completion.tokens))
 """
@@ -102,7 +102,7 @@ def test_kills_of_all_kinds_change_no_number(tmp_path):
             words = ["train", config]
             for victim in draw.sample(list(VICTIMS), len(VICTIMS)):
                 driver = plugrl(*words, log=log)
-                hit = strike(driver, victim, draw.uniform(0, 3))
+                hit = strike(driver, victim, draw.uniform(0, 8))
                 counts[victim] += hit
                 print(f"run {number}: {victim} {'killed' if hit else 'was too late'}", flush=True)
                 # It goes on, or ends in bounded time and is resumed.

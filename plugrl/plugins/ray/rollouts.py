@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.rollout.processes.executor import Executor, ExecutorConfig
 from plugrl.core.text.rollout.processes.handle import ProcessHandle, WorkerDied, WorkerHandle
@@ -146,6 +146,10 @@ class RayExecutor(Executor):
 
     def start(self, name: str) -> WorkerHandle:
         """Start an actor; where the cluster has shrunk, one that shares CPUs with others."""
+        if not cluster.nodes():
+            raise RunError(
+                "the Ray cluster has no machine left; start it again, then resume the run"
+            )
         needed = dict(self._resources)
         fault = cluster.unplaceable(needed, self.workers)
         if fault is not None:
