@@ -38,7 +38,7 @@ class Judge(Evaluator):
 
     def evaluate(self, data, evaluation_target):
         if os.path.exists(os.environ.get("HOLD", "")):
-            time.sleep(0.3)
+            time.sleep(1)
         return EvaluationRunResult(reward=grade(evaluation_target.final_answer, data["answer"]))
 """
 GRADING = "def grade(said, answer):\n    return float((said or '')[:1] == answer)\n"
