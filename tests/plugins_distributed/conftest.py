@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import _dynamo  # noqa: F401
 from torch.distributed import fsdp, tensor  # noqa: F401
 
+from plugrl.plugins.distributed import train_service  # noqa: F401
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -29,8 +31,6 @@ def process_group():
 def one_rank(process_group, monkeypatch):
     """Makes services whose only rank is in this process."""
     from here import RankHere
-
-    from plugrl.plugins.distributed import train_service
 
     monkeypatch.setattr(train_service, "take_ranks", lambda *key: RankHere())
 

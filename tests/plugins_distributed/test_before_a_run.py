@@ -1,0 +1,52 @@
+"""What is said of ranks before a run: too many of them, and what each device will hold."""
+
+import json
+
+import pytest
+
+from plugrl.commands.validate import report
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
+from plugrl.testing import tiny
+
+
+def tree(folder, **train):
+    """A run whose model has ranks, on a cluster of four CPUs."""
+    sections = {
+        "models": {"policy": {"train": {"type": "fsdp", **train}}},
+        "settings": {"device": "cpu", "cluster": {"cpus": 4}},
+    }
+    return tiny.config("self_hosted_grpo", folder, sections)
+
+
+def test_more_workers_than_devices_are_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    prepare(tree(tmp_path, workers=4))
+    with pytest.raises(ConfigError, match=r"ask for 5 workers, and this machine has 4 CPU cores"):
+        prepare(tree(tmp_path, workers=5))
+    # What a cluster has is seen when the run joins it.
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    prepare(tree(tmp_path, workers=5))
+
+
+def test_a_layer_cannot_be_compiled_on_ranks(tmp_path):
+    with pytest.raises(ConfigError, match="is for the service local"):
+        prepare(tree(tmp_path, compile=True))
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "local"])
+def test_validate_prints_what_each_device_holds(tmp_path, capsys, kind):
+    own = tree(tmp_path)
+    own["models"]["policy"]["train"]["type"] = kind
+    experiment = prepare(own)
+    report(experiment, devices=2, as_json=True)
+    (plan,) = json.loads(capsys.readouterr().out)["devices"].values()
+    report(experiment, devices=2, as_json=False)
+    printed = capsys.readouterr().out
+    assert "model policy on 2 devices" in printed
+    assert len(plan) == 9
+    for what, amount in plan.items():
+        assert f"{what}  " in printed
+        assert amount in printed
+    report(experiment, as_json=True)
+    assert "devices" not in json.loads(capsys.readouterr().out)
