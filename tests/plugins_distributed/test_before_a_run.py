@@ -24,7 +24,9 @@ def test_more_workers_than_devices_are_refused(tmp_path, monkeypatch):
     prepare(tree(tmp_path, workers=4))
     with pytest.raises(ConfigError, match=r"ask for 5 workers, and this machine has 4 CPU cores"):
         prepare(tree(tmp_path, workers=5))
-    # What a cluster has is seen when the run joins it.
+
+
+def test_what_a_cluster_has_is_seen_when_the_run_joins_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     prepare(tree(tmp_path, workers=5))
 
