@@ -90,7 +90,8 @@ def test_every_template_passes_the_kit_and_trains(site, kind):
     check_package(site, site.folder / name, kind, f"fresh_{kind}")
 
 
-@pytest.mark.integration
+# mypy reads the whole package anew, for half a minute.
+@pytest.mark.slow
 def test_every_template_is_typed(site):
     packages = []
     for kind in TEMPLATES:
