@@ -1,4 +1,4 @@
-"""The halves of a GRPO step alone, on a GPU: decoding with fixed and drawn budgets, and training.
+"""The halves of a GRPO step alone: decoding with fixed and drawn budgets, and training.
 
 It prints one JSON object: tokens a second of decoding, and seconds of a training pass.
 """
@@ -29,19 +29,31 @@ from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
 GIVEN = task.arguments()
+ON_DEVICE = GIVEN.device == "cuda"
 ROWS = GIVEN.prompts * GIVEN.samples
 PROMPT = [10, 11, 12, 13, 14, 15]
 WISH = {"true": True, "false": False}.get(GIVEN.compile, "auto")
+
+
+def wait() -> None:
+    """Wait for the device."""
+    if ON_DEVICE:
+        torch.cuda.synchronize()
+
+
+def peak() -> float:
+    """GiB of the device that were in use at once."""
+    return torch.cuda.max_memory_allocated() / 2**30 if ON_DEVICE else 0.0
 
 
 def median_of(work: Callable[[], object]) -> float:
     """Seconds of the median of a few times, after one that is not counted."""
     took = []
     for _ in range(GIVEN.warm_up + GIVEN.steps):
-        torch.cuda.synchronize()
+        wait()
         began = time.perf_counter()
         work()
-        torch.cuda.synchronize()
+        wait()
         took.append(time.perf_counter() - began)
     return sorted(took[GIVEN.warm_up :])[GIVEN.steps // 2]
 
@@ -49,13 +61,13 @@ def median_of(work: Callable[[], object]) -> float:
 def spec() -> ModelSpec:
     """The model of the benchmark's folder."""
     source = {"path": str(GIVEN.folder / "model"), "config": {}, "tokenizer": {}}
-    view = ConfigView({**source, "dtype": "bfloat16"}, checked=True)
-    return ModelSpec("policy", view, 0, "cuda")
+    view = ConfigView({**source, "dtype": "bfloat16" if ON_DEVICE else "float32"}, checked=True)
+    return ModelSpec("policy", view, 0, GIVEN.device)
 
 
 def decoding() -> dict[str, float]:
     """Tokens a second, and steps of a first request."""
-    engine = TransformersInferenceService({"compile": WISH, "max_batch_size": max(256, ROWS)})
+    engine = TransformersInferenceService({"compile": WISH})
     engine.load(spec())
     lengths = task.lengths(GIVEN)
     drawn = [next(lengths) for _ in range(ROWS)]
@@ -70,7 +82,7 @@ def decoding() -> dict[str, float]:
 
     began = time.perf_counter()
     engine.generate(asked([GIVEN.tokens] * ROWS))
-    torch.cuda.synchronize()
+    wait()
     first = time.perf_counter() - began
     full = median_of(lambda: engine.generate(asked([GIVEN.tokens] * ROWS)))
     shorter = median_of(lambda: engine.generate(asked(drawn)))
@@ -83,7 +95,7 @@ def decoding() -> dict[str, float]:
         "top_p_tokens_per_second": ROWS
         * GIVEN.tokens
         / median_of(lambda: engine.generate(requests)),
-        "decode_peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "decode_peak_gib": peak(),
     }
 
 
@@ -103,10 +115,11 @@ def training() -> dict[str, float]:
         service.forward_backward(batch, WeightedLoss(cross_entropy, {}))
         service.optimizer_step()
 
-    torch.cuda.reset_peak_memory_stats()
+    if ON_DEVICE:
+        torch.cuda.reset_peak_memory_stats()
     return {
         "train_seconds": median_of(step),
-        "train_peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "train_peak_gib": peak(),
     }
 
 

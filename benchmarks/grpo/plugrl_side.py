@@ -70,10 +70,7 @@ def configuration(given: Any) -> dict[str, Any]:
                     "path": str(given.folder / "model"),
                     "dtype": "bfloat16" if on_device else "float32",
                 },
-                "inference": {
-                    "max_batch_size": max(256, given.prompts * given.samples),
-                    "compile": wish,
-                },
+                "inference": {"compile": wish},
                 **adapter,
                 "train": {
                     "type": "local",

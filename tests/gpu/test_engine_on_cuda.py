@@ -63,6 +63,22 @@ def test_steps_are_captured_once_for_each_size():
     assert len(steps_of(engine)) == 2
 
 
+def test_one_graph_serves_the_layers_of_batches_of_all_sizes():
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    # Its heads are as wide as one of the batches is large.
+    engine = small.load("qwen3", "cuda", compile=True)
+    engine.generate(many(8, max_new_tokens=20))
+    compiled = counters["stats"]["unique_graphs"]
+    # The layers, and what follows them.
+    assert 1 <= compiled <= 2
+    for count in (3, 20, 60):
+        engine.generate(many(count, max_new_tokens=20))
+    assert counters["stats"]["unique_graphs"] == compiled
+
+
 def test_equal_seeds_give_equal_tokens_from_run_to_run():
     asked = many(64, temperature=1.0, max_new_tokens=100)
     first = small.load("llama", "cuda", dtype="bfloat16").generate(asked)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch.fx.experimental import _config as shapes
 
 from plugrl.core.run.process.compiler import missing_compiler, use_cache_folder
 from plugrl.plugins.transformers.training.compiling import layers_of
@@ -77,7 +78,9 @@ class StepCompiler:
         for layer, call in zip(self._layers, self._calls, strict=True):
             layer._compiled_call_impl = call
         try:
-            yield
+            # A batch as large as a head is wide would else be taken for one of that size alone.
+            with shapes.patch(use_duck_shape=False):
+                yield
         finally:
             for layer in self._layers:
                 layer._compiled_call_impl = None

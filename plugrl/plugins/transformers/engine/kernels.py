@@ -173,7 +173,7 @@ def append_and_attend(
         KEYS=key_heads, GROUP=group, GROUP_2=max(_LEAST_GROUP, triton.next_power_of_2(group)),
         D=d, D_2=max(16, triton.next_power_of_2(d)), E=e, E_2=max(16, triton.next_power_of_2(e)),
         PARTS=parts, BLOCK=_BLOCK, CAPPED=capped, EXACT=query.dtype == torch.float32,
-        num_warps=4, num_stages=3,
+        num_warps=4, num_stages=_stages(keys, values),
     )  # fmt: skip
     if parts > 1:
         _join[(rows * heads,)](
@@ -182,6 +182,17 @@ def append_and_attend(
             PARTS=parts, PARTS_2=triton.next_power_of_2(parts),
         )  # fmt: skip
     return out
+
+
+def _stages(keys: torch.Tensor, values: torch.Tensor) -> int:
+    """How many blocks of keys and values are loaded ahead, as shared memory allows."""
+    if not keys.is_cuda:
+        return 1
+    block = _BLOCK * (keys.shape[3] + values.shape[3]) * keys.element_size()
+    found = torch.cuda.get_device_properties(keys.device)
+    room = int(getattr(found, "shared_memory_per_block_optin", 101_376))
+    # Some is left for what the compiler needs besides.
+    return max(1, min(3, (room - 8192) // block))
 
 
 def _with_whole_rows(tensor: torch.Tensor) -> torch.Tensor:
