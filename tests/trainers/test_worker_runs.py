@@ -155,7 +155,7 @@ def test_a_worker_whose_every_attempt_dies_ends_the_run(tmp_path, tree):
         "custom_rollout_worker_class_name": "dead",
     }
     tree["runtime_monitor"] = {"max_worker_restarts": 3}
-    reason = r"exited with code 3 while it attempted problem \d in step \d; 4 worker processes have died"
+    reason = r"code 3 while it attempted problem \d in step \d; 4 worker processes have died"
     with pytest.raises(RunError, match=reason):
         start(prepare(tree))
 

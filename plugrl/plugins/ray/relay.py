@@ -55,7 +55,7 @@ class Relay:
         import ray
 
         return {
-            "node": ray.util.get_node_ip_address(),
+            "node": str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]
             "pid": str(self._process.pid),
             "versions": ", ".join(f"{name} {each}" for name, each in packages(["ray"]).items()),
         }
