@@ -68,6 +68,8 @@ class FsdpTrainService(TrainService):
     """Trains a ``transformers`` model on several ranks, as ``local`` does on one device."""
 
     Config: ClassVar[type] = FsdpTrainConfig
+    # By the ranks, from the cache that this process fills.
+    loads_weights: ClassVar[bool] = True
     _ranks: Ranks | None = None
     _closed = False
     _base: dict[str, torch.Tensor] | None
