@@ -367,7 +367,7 @@ def apply_process_settings(experiment: Experiment) -> None:
         enter_script(script, tree["settings"]["deadlines"].get(PHASE))
     os.environ.update(tree["environment"]["variables"])
     threads.limit(tree["settings"]["torch_threads"])
-    cluster.configure(tree["settings"]["cluster"])
+    cluster.configure(tree["settings"]["cluster"], tree["environment"]["variables"])
     allocation.keep_freed_memory()
     _seed(int(tree["seed"]))
 

@@ -10,6 +10,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.plugins.user_code import relocation
 from plugrl.core.plugins.user_code.user_files import load_file, user_module_name
+from plugrl.core.run.process import cluster as configured
 from plugrl.plugins.ray import cluster, errors, files
 from plugrl.testing import tiny
 
@@ -145,6 +146,16 @@ def test_files_that_are_too_large_are_refused(project, monkeypatch):
     monkeypatch.setattr(files, "LARGEST", 10)
     with pytest.raises(ConfigError, match="the files that actors need are larger than"):
         files.collect_files([str(project / "mine.py")], {}, [])
+
+
+def test_actors_get_the_variables_of_the_run_and_their_own(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    try:
+        configured.configure({"variables": {"B": "cluster"}}, {"A": "run", "B": "run"})
+        found = cluster.actor_variables(configured.settings())
+    finally:
+        configured.configure({})
+    assert (found["A"], found["B"], found["OMP_NUM_THREADS"]) == ("run", "cluster", "3")
 
 
 def test_resources_are_numbers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from plugrl.core.config.schemas.sections import ClusterConfig
@@ -10,10 +11,16 @@ from plugrl.core.config.schemas.sections import ClusterConfig
 _settings = ClusterConfig()
 
 
-def configure(section: Mapping[str, Any]) -> None:
-    """Keep ``settings.cluster`` of the run that this process begins."""
+def configure(section: Mapping[str, Any], variables: Mapping[str, str] | None = None) -> None:
+    """Keep ``settings.cluster`` of the run that this process begins.
+
+    Args:
+        section: as validated.
+        variables: of ``environment``, which actors get too.
+    """
     global _settings
-    _settings = ClusterConfig(**section)
+    given = ClusterConfig(**section)
+    _settings = replace(given, variables={**(variables or {}), **given.variables})
 
 
 def settings() -> ClusterConfig:
