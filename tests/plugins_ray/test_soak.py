@@ -123,18 +123,16 @@ def test_kills_of_all_kinds_change_no_number(tmp_path):
 
 def strike(driver, victim, seconds):
     """Kill a process of a run some seconds after its actors have started; 0: it was too late."""
+    wanted = [words for words in VICTIMS.values() if words]
     while driver.poll() is None:
-        there = children(driver.pid)
-        if sum("processes.process" in command for _, command in there) >= 2 or any(
-            "ray::Relay" in command for _, command in there
-        ):
+        commands = [command for _, command in children(driver.pid)]
+        if all(any(words in command for command in commands) for words in wanted):
             break
         time.sleep(0.1)
     time.sleep(seconds)
     words = VICTIMS[victim]
     chosen = [driver.pid] if not words else [p for p, c in children(driver.pid) if words in c]
     if driver.poll() is not None or not chosen:
-        print(f"{victim}: driver {driver.poll()}, {len(chosen)} found", flush=True)
         return 0
     kill(chosen[0])
     return 1
