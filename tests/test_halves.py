@@ -13,7 +13,7 @@ import kills
 import pytest
 from waiting import DEADLINE
 
-from plugrl.core.plugins.packages.requirements import missing_requirement
+from plugrl.core.plugins.packages.requirements import missing_package
 
 ROOT = Path(__file__).parents[1]
 TEXT = {"transformers", "tokenizers", "huggingface_hub", "datasets", "pyarrow", "peft"}
@@ -81,14 +81,15 @@ def test_what_is_missing_is_named_with_its_extra(
 
 def test_a_missing_package_is_named_as_its_distribution_asks_for_it() -> None:
     def of(name: str, distribution: str | None = "plugrl") -> str | None:
-        return missing_requirement(distribution, ModuleNotFoundError("no", name=name))
+        said = missing_package(distribution, ModuleNotFoundError("no", name=name))
+        return said and said.removeprefix(f"needs {name}, which is not installed; run: pip ")
 
-    assert of("transformers.models") == "plugrl[text]"
-    assert of("gymnasium") == "plugrl[control]"
-    assert of("peft") == "plugrl[lora]"
-    assert of("reasoning_gym") == "plugrl[reasoning-gym]"
-    assert of("omegaconf") == "omegaconf"
+    assert of("transformers.models") == 'install "plugrl[text]"'
+    assert of("gymnasium") == 'install "plugrl[control]"'
+    assert of("peft") == 'install "plugrl[lora]"'
+    assert of("reasoning_gym") == 'install "plugrl[reasoning-gym]"'
+    assert of("omegaconf") == 'install "omegaconf"'
     assert of("nowhere") is None
     assert of("transformers", None) is None
     assert of("transformers", "no-such-distribution") is None
-    assert missing_requirement("plugrl", ImportError("no", name="transformers")) is None
+    assert missing_package("plugrl", ImportError("no", name="transformers")) is None

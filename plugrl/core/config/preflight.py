@@ -28,6 +28,8 @@ from plugrl.core.config.sources.origins import (
     nearest,
 )
 from plugrl.core.errors import PluginError, PlugrlError
+from plugrl.core.plugins.loading import component_label
+from plugrl.core.plugins.packages.requirements import missing_package
 from plugrl.core.plugins.user_code.error_location import (
     first_line,
     one_line,
@@ -240,6 +242,9 @@ def _ask(
     except PlugrlError as error:
         yield path, str(error)
     except (Exception, SystemExit) as error:
+        lacking = missing_package(record.distribution, error)
+        if lacking is not None:
+            raise PluginError(f"{path}: {component_label(record)} {lacking}") from error
         name = getattr(component, "__qualname__", path)
         at = raised_at(error) or source_location(component)
         text = f"{path}: {name}.preflight raised {one_line(error)}" + (f" at {at}" if at else "")

@@ -17,7 +17,7 @@ from typing import Any
 
 from plugrl.core.errors import MissingNameError, PluginError
 from plugrl.core.plugins.kinds import KINDS, OWN, Record
-from plugrl.core.plugins.packages.requirements import missing_requirement
+from plugrl.core.plugins.packages.requirements import missing_package
 from plugrl.core.plugins.user_code.error_location import error_message, line_of, raised_at
 from plugrl.core.plugins.user_code.signatures import signature_fault
 from plugrl.core.plugins.user_code.user_files import load_file, load_module, with_user_files
@@ -119,12 +119,9 @@ def import_component(record: Record) -> Any:
         raise
     except BaseException as error:
         label = component_label(record)
-        requirement = missing_requirement(record.distribution, error)
-        if requirement is not None:
-            raise PluginError(
-                f"{label} needs {error.name}, which is not installed; "  # type: ignore[attr-defined]
-                f'run: pip install "{requirement}"'
-            ) from error
+        lacking = missing_package(record.distribution, error)
+        if lacking is not None:
+            raise PluginError(f"{label} {lacking}") from error
         reason = describe_error(error, record.target)
         raise PluginError(f"{label} cannot be imported: {reason}") from error
     try:

@@ -11,6 +11,7 @@ from plugrl.cli import main
 from plugrl.core.config.sources.files import folder_fault
 from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.experiment import prepare
+from plugrl.scenarios.evaluators.exact_match import ExactMatchEvaluator
 from plugrl.testing import tiny
 
 
@@ -280,6 +281,25 @@ def test_an_error_inside_a_preflight_is_one_line_with_its_place(tmp_path, monkey
     with pytest.raises((SystemExit, PluginError)):
         main(["--debug", "validate", "run.yaml"])
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_package_that_a_preflight_lacks_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
+    @classmethod
+    def lacking(cls, check):
+        raise ModuleNotFoundError("no", name="transformers.models")
+
+    write_judge(tmp_path, "Judge = None\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ExactMatchEvaluator, "preflight", lacking, raising=False)
+    with pytest.raises(SystemExit) as left:
+        main(["validate", "run.yaml", "rollout_worker.evaluator=exact_match"])
+    assert left.value.code == 3
+    said = capsys.readouterr().err
+    assert said.startswith("error: rollout_worker.evaluator: evaluator 'exact_match' of plugrl ")
+    assert (
+        ' needs transformers.models, which is not installed; run: pip install "plugrl[text]"'
+        in said
+    )
 
 
 def test_what_a_preflight_says_hides_credentials(tmp_path, monkeypatch, capsys):

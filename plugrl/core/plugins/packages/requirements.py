@@ -45,12 +45,21 @@ def check_requirements(requirements: Iterable[str]) -> list[str]:
     return faults
 
 
-def missing_requirement(distribution: str | None, error: BaseException) -> str | None:
-    """What installs the package for lack of which a component of a distribution is not imported.
+def missing_package(distribution: str | None, error: BaseException) -> str | None:
+    """What a component of a distribution lacks, and what installs it, for the end of a message.
 
-    An extra of the distribution where one brings the package, such as ``plugrl[text]``, else the
-    package itself. None: the error is another one, or the distribution does not ask for it.
+    That is an extra of the distribution where one brings the package, such as ``plugrl[text]``,
+    else the package itself. None: the error is another one, or the distribution does not ask for
+    the package.
     """
+    requirement = _requirement(distribution, error)
+    if requirement is None:
+        return None
+    module = getattr(error, "name", None)
+    return f'needs {module}, which is not installed; run: pip install "{requirement}"'
+
+
+def _requirement(distribution: str | None, error: BaseException) -> str | None:
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement
