@@ -192,10 +192,6 @@ class Decoder:
             self._refresh()
         return ended
 
-    def clear(self) -> None:
-        """Give up all rows."""
-        self._clear()
-
     def _must_collect(self) -> bool:
         """Whether a row may have ended with the token just drawn."""
         if self._constrained or self._text_ends or len(self._unread) >= self._nearest:

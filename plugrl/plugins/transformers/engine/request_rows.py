@@ -38,8 +38,6 @@ class Row:
     prompt_logprobs: list[float] | None = None
     top_logprobs: list[list[tuple[int, float]]] | None = None
     reason: FinishReason | None = None
-    #: Columns of the cache that lie left of the prompt.
-    start: int = 0
     _stops: frozenset[int] = frozenset()
     _texts: tuple[str, ...] = ()
     _min: int = 0
