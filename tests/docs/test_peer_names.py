@@ -539,7 +539,9 @@ TRL = {
     "`torch_compile`": ("tree(torch_compile=True)",
         "default('auto', 'models', 'policy', 'train', 'compile')"),
     "`use_liger_kernel`": ("tree(use_liger_kernel=True)", None),
-    "`deepspeed`, `fsdp`, several GPUs": ("tree(deepspeed='zero3.json')", None),
+    "`fsdp`, several GPUs": ("tree(fsdp='full_shard')",
+        "keys('models.policy.train.type=fsdp', 'models.policy.train.workers=8')"),
+    "`deepspeed`": ("tree(deepspeed='zero3.json')", None),
     "`logging_steps`": ("tree(logging_steps=10)", "assert run().metrics[-1]['step'] == 1"),
     "`save_steps`, `save_total_limit`": ("tree(save_steps=500)",
         "tree(settings={'checkpoint_every': 100, 'keep_checkpoints': 2})\n"
@@ -691,7 +693,13 @@ VERL = {
         "keys('models.policy.train.use_dynamic_bsz=true')",
         "keys('models.policy.train.micro_batch_tokens=16384')"),
     "`actor.ppo_epochs`": ("keys('actor.ppo_epochs=1')", "base(1, *ALGORITHM, 'epochs')"),
-    "`actor.strategy`, `fsdp_config`, `megatron`, offloading": (
+    "`actor.strategy=fsdp2`, `trainer.n_gpus_per_node`, `nnodes`": (
+        "keys('trainer.n_gpus_per_node=8')",
+        "keys('models.policy.train.type=fsdp', 'models.policy.train.workers=16')"),
+    "`actor.fsdp_config.fsdp_size`": ("keys('models.policy.train.fsdp_size=8')",
+        "for shard in ('full', 'hybrid', 'none'):\n"
+        "    keys('models.policy.train.type=fsdp', f'models.policy.train.shard={shard}')"),
+    "`megatron`, offloading": (
         "keys('models.policy.train.fsdp_config.param_offload=true')", None),
     "`actor.ulysses_sequence_parallel_size`": (
         "keys('models.policy.train.ulysses_sequence_parallel_size=2')", None),
