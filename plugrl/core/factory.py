@@ -90,17 +90,24 @@ class Factory:
             ) from error
 
 
+def component_record(kind: str, section: Mapping[str, Any]) -> Record:
+    """The record of the component that a section means in this process.
+
+    Raises:
+        PlugrlError: there is no such component.
+    """
+    registry = default_registry()
+    file = section.get(f"custom_{kind}_module_path")
+    if file is not None:
+        return registry.load_path(kind, file, section[f"custom_{kind}_class_name"])
+    return registry.resolve(kind, section["type"])
+
+
 def make_component(kind: str, section: Mapping[str, Any] | str) -> Any:
     """Build the component that a section, or a name alone, means in this process.
 
     Raises:
         PlugrlError: there is no such component, or it cannot be loaded.
     """
-    registry = default_registry()
     section = {"type": section} if isinstance(section, str) else section
-    file = section.get(f"custom_{kind}_module_path")
-    if file is not None:
-        record = registry.load_path(kind, file, section[f"custom_{kind}_class_name"])
-    else:
-        record = registry.resolve(kind, section["type"])
-    return build(registry.load(record), section)
+    return build(default_registry().load(component_record(kind, section)), section)

@@ -500,7 +500,7 @@ REASONS = {
     "plugins/slurm/": "of a cluster: tests/plugins_slurm",
     "plugins/ray/launcher": "of a cluster: tests/plugins_ray and tests/commands/test_launch.py",
     **dict.fromkeys(
-        [f"plugins/ray/{name}" for name in ("cluster", "files", "rollouts")],
+        [f"plugins/ray/{name}" for name in ("cluster", "engines", "files", "replicas", "rollouts")],
         "of a cluster: tests/plugins_ray",
     ),
     "let the machines have one copy": "of several machines",

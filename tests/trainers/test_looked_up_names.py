@@ -893,7 +893,7 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(
         [
             *("ClusterConfig.address", "ClusterConfig.namespace", "ClusterConfig.variables"),
-            "ExecutorConfig.resources",
+            *("ExecutorConfig.resources", "RayInferenceConfig.resources"),
         ],
         "is of a cluster, which is asked when actors start there",
     ),

@@ -50,11 +50,11 @@ def _fetch_models(part: ValidatedConfig, registry: Registry, pins: Pins) -> None
         path, revision = source.get("path"), source.get("revision")
         if not path or not is_hub_name(path):
             continue
-        services = (f"models.{name}.{service}" for service in ("inference", "train", "fine_tune"))
+        # A service may have one of its own that loads them.
         weights = any(
-            getattr(registry.load(part.records[service]), "loads_weights", False)
-            for service in services
-            if service in part.records
+            getattr(registry.load(record), "loads_weights", False)
+            for service, record in part.records.items()
+            if service.startswith(f"models.{name}.")
         )
         with _Setting(f"models.{name}.source.path"):
             commit = find_hub().model(path, revision, weights=weights).commit

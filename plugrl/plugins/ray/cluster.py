@@ -25,6 +25,8 @@ from plugrl.core.run.process.cluster import configure, settings
 from plugrl.plugins.ray.errors import reason
 
 _CPU = "CPU"
+#: Resources that have an argument of their own in Ray.
+_ARGUMENTS = {_CPU: "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 _VARIABLE = "RAY_ADDRESS"
 _AUTO = "auto"
 _MEGABYTE = 1_000_000
@@ -130,6 +132,13 @@ def actor_variables(config: ClusterConfig) -> dict[str, str]:
     passed = ("OMP_NUM_THREADS", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE")
     own = {name: os.environ[name] for name in passed if name in os.environ}
     return {"TOKENIZERS_PARALLELISM": "false", **own, **config.variables}
+
+
+def actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
+    """What an actor takes of its machine, as Ray's options."""
+    own = {name: amount for name, amount in resources.items() if name not in _ARGUMENTS}
+    given = {_ARGUMENTS[name]: n for name, n in resources.items() if name in _ARGUMENTS}
+    return {**given, "resources": own}
 
 
 def nodes() -> list[Node]:

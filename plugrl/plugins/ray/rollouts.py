@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _CPU = "CPU"
-#: Resources that have an argument of their own in Ray.
-_ARGUMENTS = {_CPU: "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 @dataclass
@@ -39,7 +37,7 @@ class RayExecutorConfig(ExecutorConfig):
         "what each actor takes of its machine: CPU, GPU, memory in bytes, or a resource of your "
         "own that machines have",
         at_least=0,
-        at_most=1e15,
+        at_most=9e11,
     )
 
 
@@ -170,9 +168,8 @@ class RayExecutor(Executor):
     ) -> Channel:
         # What is sent and what is received do not wait for each other.
         actor = cluster.load_ray().remote(concurrency_groups={OUT: 1}, max_restarts=0)(Relay)
-        own = {name: amount for name, amount in resources.items() if name not in _ARGUMENTS}
-        options = {_ARGUMENTS[name]: n for name, n in resources.items() if name in _ARGUMENTS}
-        made = actor.options(resources=own, **options).remote(start, self._files, sys.path)
+        options = cluster.actor_options(resources)
+        made = actor.options(**options).remote(start, self._files, sys.path)
         return Channel(made)
 
     def is_outdated(self, handle: WorkerHandle) -> bool:

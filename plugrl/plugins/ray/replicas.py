@@ -1,0 +1,341 @@
+"""The driver's end of the actors that hold engines: calls, deaths and replacements."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from plugrl.core.errors import RunError
+from plugrl.core.run.process.cluster import settings
+from plugrl.core.text.endpoint.clients.callables import DaemonThreads
+from plugrl.core.text.rollout.processes.messages import unpack_error
+from plugrl.plugins.distributed import wire
+from plugrl.plugins.ray import cluster
+from plugrl.plugins.ray.engine_actor import EngineActor, EngineSetup, EngineTraits, Outcome
+from plugrl.plugins.ray.errors import failure, reason
+from plugrl.plugins.ray.files import Files
+
+logger = logging.getLogger(__name__)
+_CPU = "CPU"
+#: The number and the life of the replica that works on a call of Ray.
+_Waiting = dict[Any, tuple[int, int]]
+#: Requests that an actor has at once.
+_MOST_AT_ONCE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a replica does, for messages: ``answered 4 requests``, in which step."""
+
+    text: str
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A replica, which is the ``life``-th at its place."""
+
+    actor: Any
+    life: int
+    place: dict[str, str]
+
+
+class Replicas:
+    """The actors of one model.
+
+    Those that die, or do not answer in time, are replaced: the new one loads the model, gets the
+    present weights, and is asked what the old one had not answered. It may be used from several
+    threads.
+
+    Args:
+        model: its name.
+        count: how many there are.
+        resources: what each takes of its machine.
+        setup: what each builds.
+        files: what each needs and its machine may lack.
+        timeout: seconds that a call may take.
+        max_restarts: how many may be replaced.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        count: int,
+        resources: Mapping[str, float],
+        setup: EngineSetup,
+        files: Files,
+        *,
+        timeout: float,
+        max_restarts: int,
+    ) -> None:
+        self._model, self._count = model, count
+        self._resources = {_CPU: 0.0, **resources}
+        self._timeout, self._max_restarts = timeout, max_restarts
+        self._ray = ray = cluster.connect()
+        self._setup, self._files = ray.put(setup), ray.put(files)
+        self._seats: list[_Seat] = []
+        self._lock = threading.RLock()
+        self._locks = [threading.Lock() for _ in range(count)]
+        self._lives = 0
+        #: How the present weights were given.
+        self._given: tuple[Any, ...] | None = None
+        #: How many replicas were replaced.
+        self.restarts = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def places(self) -> list[dict[str, str]]:
+        """Where the replicas are."""
+        return [seat.place for seat in self._seats]
+
+    def start(self) -> EngineTraits:
+        """Start all that do not run, and say what their engines are.
+
+        Raises:
+            RunError: one does not start.
+            PlugrlError: what the engine raises, such as a model that cannot be loaded.
+        """
+        with self._lock:
+            seats = [self._begin(number) for number in range(self._count)]
+            loading = [(seat, seat.actor.load.remote()) for seat in seats]
+            traits = []
+            try:
+                for number, (seat, loaded) in enumerate(loading):
+                    traits.append(self._finish(number, seat, loaded))
+            except self._ray.exceptions.RayError as error:
+                self._end(seats)
+                self._fail_start(number, seat, error)
+            except BaseException:
+                self._end(seats)
+                raise
+            self._seats = seats
+            return traits[0]
+
+    def close(self) -> None:
+        """End all; a later call starts them anew."""
+        with self._lock:
+            seats, self._seats = self._seats, []
+        self._end(seats)
+
+    # ------------------------------------------------------------------------- calls
+
+    def call(
+        self, method: str, asked: Mapping[int, Sequence[Any]], tasks: Mapping[int, Task]
+    ) -> dict[int, Any]:
+        """What a method of several replicas gives, by their numbers.
+
+        Args:
+            method: its name.
+            asked: the arguments of each.
+            tasks: what each does.
+
+        Raises:
+            RunError: too many have died.
+            Exception: what the first engine that failed has raised.
+        """
+        ray, outcomes = self._ray, dict[int, Outcome]()
+        waiting: _Waiting = {}
+        until = time.monotonic() + self._timeout
+        for number, arguments in asked.items():
+            self._send(waiting, number, method, arguments)
+        while waiting:
+            left = max(0.0, until - time.monotonic())
+            done, late = ray.wait(list(waiting), num_returns=1, timeout=left)
+            for ref in done or late:
+                number, life = waiting.pop(ref)
+                try:
+                    outcomes[number] = ray.get(ref, timeout=None if done else 0)
+                except ray.exceptions.RayError as error:
+                    self._replace(number, life, error, tasks[number])
+                    until = time.monotonic() + self._timeout
+                    self._send(waiting, number, method, asked[number])
+        return {number: _value(outcomes[number]) for number in asked}
+
+    async def complete(self, number: int, request: Any, task: Task) -> Any:
+        """The answer of a replica to one request among others; cancelling the task cancels it.
+
+        Raises:
+            RunError: too many replicas have died.
+            Exception: what the engine raises.
+        """
+        exceptions = self._ray.exceptions
+        while True:
+            seat = self._seat(number) or await _apart(self._started_seat, number)
+            ref = seat.actor.complete.remote(request)
+            error: BaseException
+            try:
+                answer = asyncio.wrap_future(ref.future())
+                return _value(await asyncio.wait_for(answer, self._timeout))
+            except asyncio.CancelledError:
+                self._ray.cancel(ref)
+                raise
+            except TimeoutError:
+                error = exceptions.GetTimeoutError()
+            except exceptions.RayError as raised:
+                error = raised
+            await _apart(self._replace, number, seat.life, error, task)
+
+    def give(self, method: str, *arguments: Any) -> None:
+        """Give weights to all replicas, and to those that take over later.
+
+        Args:
+            method: of the engine.
+            arguments: its own; a mapping of tensors is put into the object store once.
+
+        Raises:
+            RunError: they do not fit there, or too many replicas have died.
+            Exception: what the engine raises; then nothing counts as given.
+        """
+        try:
+            shared = [
+                self._ray.put(wire.pack(dict(value))) if isinstance(value, Mapping) else value
+                for value in arguments
+            ]
+        except self._ray.exceptions.RayError as error:
+            raise RunError(
+                f"giving the weights of model {self._model!r} to its replicas {reason(error)}"
+            ) from error
+        given = (method, *shared)
+        task = Task("took new weights")
+        everyone = range(self._count)
+        self.call("give", dict.fromkeys(everyone, given), dict.fromkeys(everyone, task))
+        self._given = given
+
+    def _send(
+        self,
+        waiting: dict[Any, tuple[int, int]],
+        number: int,
+        method: str,
+        arguments: Sequence[Any],
+    ) -> None:
+        seat = self._started_seat(number)
+        waiting[getattr(seat.actor, method).remote(*arguments)] = (number, seat.life)
+
+    def _seat(self, number: int) -> _Seat | None:
+        seats = self._seats
+        return seats[number] if seats else None
+
+    def _started_seat(self, number: int) -> _Seat:
+        with self._lock:
+            if not self._seats:
+                self.start()
+            return self._seats[number]
+
+    # --------------------------------------------------------------- lives and deaths
+
+    def _begin(self, number: int) -> _Seat:
+        """Start an actor without waiting; where the cluster has shrunk, one that shares CPUs."""
+        if not cluster.nodes():
+            raise RunError(
+                "the Ray cluster has no machine left; start it again, then resume the run"
+            )
+        needed = dict(self._resources)
+        fault = cluster.unplaceable(needed, self._count)
+        if fault is not None:
+            logger.warning("%s shares CPUs with others: %s", self._name(number), fault)
+            needed[_CPU] = 0.0
+        options = cluster.actor_options(needed)
+        made = self._ray.remote(max_restarts=0, max_concurrency=_MOST_AT_ONCE)(EngineActor)
+        self._lives += 1
+        actor = made.options(**options).remote(self._setup, self._files)
+        return _Seat(actor, self._lives, {})
+
+    def _finish(self, number: int, seat: _Seat, loading: Any) -> EngineTraits:
+        """Wait until an actor has loaded the model, and give it the present weights."""
+        get = self._ray.get
+        seat.place = get(seat.actor.place.remote(), timeout=settings().start_timeout)
+        traits: EngineTraits = _value(get(loading, timeout=self._timeout))
+        if self._given is not None:
+            _value(get(seat.actor.give.remote(*self._given), timeout=self._timeout))
+        return traits
+
+    def _replace(self, number: int, life: int, error: BaseException, task: Task) -> None:
+        """Have another actor take over, unless that was done.
+
+        Raises:
+            RunError: too many were replaced, or no other one starts.
+        """
+        with self._locks[number]:
+            old = self._seat(number)
+            if old is None:
+                raise RunError(f"{self._name(number)} was closed before it answered")
+            if old.life != life:
+                return
+            said = failure(
+                error,
+                actor=self._name(number),
+                node=old.place.get("node", ""),
+                task=task.text,
+                step=task.step,
+            )
+            self._end([old])
+            while True:
+                self._count_restart(said, error)
+                logger.warning("%s; another takes over", said)
+                seat = self._begin(number)
+                try:
+                    self._finish(number, seat, seat.actor.load.remote())
+                except self._ray.exceptions.GetTimeoutError as late:
+                    self._end([seat])
+                    self._fail_start(number, seat, late)
+                except self._ray.exceptions.RayError as again:
+                    self._end([seat])
+                    said, error = self._start_failure(number, seat, again), again
+                else:
+                    break
+            with self._lock:
+                if self._seats:
+                    self._seats[number] = seat
+                else:  # it was closed meanwhile
+                    self._end([seat])
+
+    def _count_restart(self, said: str, error: BaseException) -> None:
+        with self._lock:
+            if self.restarts >= self._max_restarts:
+                raise RunError(
+                    f"{said}; {self.restarts} replicas were replaced before, and "
+                    f"models.{self._model}.inference.max_restarts={self._max_restarts} allows no "
+                    "more"
+                ) from error
+            self.restarts += 1
+
+    def _fail_start(self, number: int, seat: _Seat, error: BaseException) -> NoReturn:
+        text = self._start_failure(number, seat, error)
+        if not seat.place and isinstance(error, self._ray.exceptions.GetTimeoutError):
+            has = cluster.unplaceable(self._resources, self._count)
+            text += f": {has or 'others use what it needs, or its machine is slow'}"
+        raise RunError(text) from error
+
+    def _start_failure(self, number: int, seat: _Seat, error: BaseException) -> str:
+        node = seat.place.get("node", "")
+        task = "loaded the model" if node else "was placed"
+        return failure(error, actor=self._name(number), node=node, task=task)
+
+    def _end(self, seats: Sequence[_Seat]) -> None:
+        for seat in seats:
+            with contextlib.suppress(Exception):
+                self._ray.kill(seat.actor)
+
+    def _name(self, number: int) -> str:
+        return f"replica {number + 1} of model {self._model!r}"
+
+
+def _value(outcome: Outcome) -> Any:
+    """What an actor's call gave; raises what it raised."""
+    value, error = outcome
+    if error is not None:
+        raise unpack_error(error)
+    return value
+
+
+async def _apart(function: Any, *arguments: Any) -> Any:
+    """Call a function that takes seconds, in a thread of its own."""
+    return await asyncio.wrap_future(DaemonThreads(1).submit(function, *arguments))
