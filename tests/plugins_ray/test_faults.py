@@ -141,7 +141,7 @@ def _pids():
 
 def _processes():
     """Number, session and command of every process that has not ended."""
-    words = ["ps", "-eo", "pid,sess,stat,args", "--no-headers"]
+    words = ["ps", "-wweo", "pid,sess,stat,args", "--no-headers"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     rows = [line.split(None, 3) for line in done.stdout.splitlines()]
     return [(int(pid), int(of), args) for pid, of, stat, args in rows if stat[0] != "Z"]

@@ -42,7 +42,7 @@ VICTIMS = {
 def children(session):
     """Number and command of the processes of a session and of all that they started."""
     done = subprocess.run(
-        ["ps", "-eo", "pid,ppid,sess,args", "--no-headers"],
+        ["ps", "-wweo", "pid,ppid,sess,args", "--no-headers"],
         capture_output=True,
         text=True,
         check=True,
