@@ -23,6 +23,8 @@ def picture(
 ) -> list[str]:
     """A curve with its smallest and largest value at its left, and first and last step below.
 
+    A curve of one value has that value beside its line.
+
     Args:
         steps: where the values are, in order; at least one.
         values: finite numbers.
@@ -50,6 +52,9 @@ def picture(
             else:
                 lines[row] += "*" if lit else " "
     named = {0: labels[0], rows - 1: labels[1]} if rows > 1 else {0: labels[0]}
+    if low == high:
+        # One value has one label, where its line is.
+        named = {min(y for _, y in grid) // down: labels[0]}
     first, last = f"{steps[0]:.10g}", f"{steps[-1]:.10g}"
     below = first if len(steps) == 1 else f"{first}{last:>{max(0, columns - len(first))}}"
     body = [f"{named.get(row, ''):>{max(0, margin - 1)}}{' ' * (margin > 0)}{line}".rstrip()

@@ -54,7 +54,7 @@ class CommandRow:
 
 def examples(text: str) -> str:
     r"""The examples of a command as an epilog; ``\b`` keeps its lines as they are written."""
-    lines = "\n".join(f"  {line.strip()}" for line in text.strip().splitlines())
+    lines = "\n".join(f"  {line.strip()}" for line in text.splitlines() if line.strip())
     return f"\b\nExamples:\n{lines}"
 
 

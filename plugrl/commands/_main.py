@@ -29,7 +29,7 @@ from plugrl.core.wording import LONGEST_RECORD, bounded, bounded_message, shown
 _FORM = warnings.formatwarning
 EXAMPLES = """
 plugrl train quickstart
-plugrl train experiment.yaml trainer.algorithm.lr=1e-4
+plugrl train experiment.yaml models.policy.train.learning_rate=1e-4
 plugrl validate experiment.yaml
 plugrl plugins list
 plugrl train experiment.yaml -p my_components.py

@@ -206,7 +206,10 @@ def diff(
                 for side, value, values in (("a", mine, shown[0]), ("b", other, shown[1]))
             }
             rows.append({"key": dotted(path), **sides})
-    emit_table(rows, ("key", "a", "b"), as_json=as_json)
+    if as_json or a == b:
+        emit_table(rows, ("key", "a", "b"), as_json=as_json)
+        return
+    emit_table([{"key": row["key"], a: row["a"], b: row["b"]} for row in rows], ("key", a, b))
 
 
 def _prepare(

@@ -109,6 +109,8 @@ def show(
         emit_json(facts)
         return
     metrics = facts.pop("metrics")
+    # Seconds since 1970 are for programs; the rows above have the times of the run.
+    metrics.pop("time/unix", None)
     facts["checkpoints"] = ", ".join(facts["checkpoints"])
     rows = [{"name": name, "value": value} for name, value in {**facts, **metrics}.items()]
     emit_table(rows, ("name", "value"))

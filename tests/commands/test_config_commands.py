@@ -118,9 +118,12 @@ def test_show_gives_a_file_that_means_the_same(command, tmp_path):
     (tmp_path / "shown.yaml").write_text(out)
     assert command("config", "diff", "mine.yaml", "shown.yaml") == (
         0,
-        "KEY   A  B\nseed  0  5\n",
+        "KEY   mine.yaml  shown.yaml\nseed  0          5\n",
         "",
     )
+    # Programs ask for the same keys whatever is compared.
+    _, out, _ = command("config", "diff", "mine.yaml", "shown.yaml", "--json")
+    assert json.loads(out) == [{"key": "seed", "a": "0", "b": "5"}]
 
 
 def test_a_terminal_without_the_characters_gets_escapes(command, monkeypatch):

@@ -205,3 +205,9 @@ def test_a_server_that_is_up_takes_the_place_of_engines(run, here, project):
     code, _, err = run("launch", "mini.yaml", "--on", "here", "-t", "a")
     assert code == 0, err
     assert here.sent[0].engines
+
+
+def test_a_place_without_a_list_says_where_runs_are(run):
+    code, _, err = run("jobs", "list", "--on", "local")
+    assert code == 2
+    assert err == "error: this place keeps no list of jobs; plugrl runs list shows the runs\n"

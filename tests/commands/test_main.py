@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
+import pkgutil
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +22,7 @@ from plugrl.cli import COMMANDS, main
 from plugrl.commands._group import CommandRow, build_command
 from plugrl.commands._main import run
 from plugrl.core.errors import EXIT_USAGE
+from plugrl.core.experiment import prepare
 
 MODULE = """
 import sys
@@ -248,7 +253,9 @@ def test_every_command_has_help_with_examples(row, capsys):
     with pytest.raises(SystemExit) as caught:
         main([row.name, "--help"])
     assert caught.value.code == 0
-    assert f"Examples:\n    plugrl {row.name}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"Examples:\n    plugrl {row.name}" in out
+    assert not [line for line in out.splitlines() if line != line.rstrip()]
 
 
 def test_a_reader_that_goes_away_is_no_error():
@@ -289,3 +296,30 @@ def test_options_with_a_metavar_spell_out_their_name():
             if any(keyword.arg == "metavar" for keyword in call.keywords):
                 names = [each.value for each in call.args if isinstance(each, ast.Constant)]
                 assert any(str(name).startswith("-") for name in names), (file, call.lineno)
+
+
+def keys_of(tree, above=""):
+    """All keys of a configuration, as paths."""
+    rows = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in rows:
+        yield (path := f"{above}{key}")
+        if isinstance(value, (dict, list)):
+            yield from keys_of(value, f"{path}.")
+
+
+@pytest.mark.integration
+def test_keys_of_the_examples_are_keys_of_a_recipe():
+    recipes = ("quickstart", "sft", "cartpole_ppo")
+    trees = [prepare(name, preflight=False).validated.tree for name in recipes]
+    known = {key for tree in trees for key in keys_of(tree)}
+    tried = 0
+    for module in pkgutil.iter_modules(plugrl.commands.__path__, "plugrl.commands."):
+        for name, text in vars(importlib.import_module(module.name)).items():
+            if not name.endswith("EXAMPLES"):
+                continue
+            for word in shlex.split(text):
+                if not re.match(r"[a-z]\w*(\.\w+)*=", word):
+                    continue
+                tried += 1
+                assert word.partition("=")[0] in known, f"{module.name}.{name}: {word}"
+    assert tried > 10

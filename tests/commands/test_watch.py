@@ -196,7 +196,13 @@ def test_a_curve_is_drawn_in_dots():
     # between are one lower left (0x04) and one upper right (0x10).
     assert picture([0, 1], [0.0, 1.0], 1, 2) == [chr(0x2800 + 0x40 + 0x04 + 0x10 + 0x08), "0"]
     assert picture([0, 3], [1.0, 1.0], 4, 4, unicode=False) == ["", "****", "", "0  3"]
-    assert picture([7], [2.5], 40, 3, unicode=False) == ["2.5 *", "2.5", "    7"]
+    assert picture([7], [2.5], 40, 3, unicode=False) == ["2.5 *", "", "    7"]
+    # What never changes has one label, beside its line, however high the picture is.
+    for rows in range(1, 12):
+        drawn = picture([0, 9], [0.5, 0.5], 60, rows + 1)
+        labelled = [line for line in drawn[:-1] if "0.5" in line]
+        assert [line for line in drawn[:-1] if line] == labelled
+        assert len(labelled) == 1
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ def test_ls_lists_recipes_with_what_they_are_about(run, site):
     [
         ("# Teaches a model\n#   to add. It takes a minute.", "Teaches a model to add"),
         ("# Dr. GRPO: no spread,\n# and sums. One minute.", "Dr. GRPO: no spread, and sums"),
+        ("# Sums (Cobbe et al. 2021) for\n# it. More.", "Sums (Cobbe et al. 2021) for it"),
         ("# Version 1.5 of it\n#\n# Another paragraph", "Version 1.5 of it"),
         ("seed: 1\n# No beginning.", ""),
     ],
@@ -112,6 +113,15 @@ def test_ls_shows_the_whole_first_sentence_of_the_comment(run, site, comment, ab
     (folder / "teach_one.yaml").write_text(f"{comment}\ndefaults: [quickstart, _self_]\n")
     rows = json.loads(run("ls", "recipes", "--json").stdout)
     assert next(row for row in rows if row["name"] == "teach_one")["about"] == about
+
+
+def test_no_line_of_ls_ends_within_brackets_or_quotes(run):
+    """A summary that is cut off at an abbreviation lacks what closes."""
+    rows = [row["about"] for row in json.loads(run("ls", "--json").stdout)]
+    assert len(rows) > 100
+    for about in rows:
+        assert about.count("(") == about.count(")"), about
+        assert about.count("`") % 2 == 0, about
 
 
 def test_an_unknown_name_has_close_ones_and_a_disabled_package_is_named(run, site):

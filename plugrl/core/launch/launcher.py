@@ -115,7 +115,7 @@ class Launcher(Component, ABC):
         Raises:
             UsageError: it cannot be reached, or has no list.
         """
-        raise UsageError(f"{type(self).__name__} lists no jobs; plugrl runs list shows the runs")
+        raise UsageError("this place keeps no list of jobs; plugrl runs list shows the runs")
 
     def status(self, name: str) -> LaunchStatus:
         """Where a job stands.

@@ -69,7 +69,7 @@ class _TimedBar(Bar):
         left = self._pace.left(self._total, now)
         more = f", {duration(left)} left" if left is not None and completed != self._total else ""
         took = now - self._started
-        return f"{self._description}: {completed}{of}{numbers}  {took:.0f} s{more}"
+        return f"{self._description}: {completed}{of}{numbers}  {duration(took)}{more}"
 
 
 class _PlainBar(_TimedBar):

@@ -16,7 +16,7 @@ from plugrl.core.plugins.kinds import Record
 #: How many re-exports are followed from the name in a target to its definition.
 _STEPS = 5
 #: The end of a sentence; names and abbreviations such as "Dr. GRPO" have a stop within one.
-_END = re.compile(r"(?<!\bDr)(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)\. ")
+_END = re.compile(r"(?<!\bDr)(?<!\bvs)(?<!\be\.g)(?<!\bi\.e)(?<!\bet al)\. ")
 
 
 def summary(record: Record) -> str:
