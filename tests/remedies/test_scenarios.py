@@ -1171,6 +1171,7 @@ def test_what_code_recommends_helps(trial):
 
 #: Texts that name no key, value or command.
 REASONS = {
+    "is not set up; call super().__init__(num_envs)": "of the code of an environment",
     "; mend the environment": "names no key, value or command",
     "mend its spaces or wrap it": "names no key, value or command",
     "mend the space or wrap it": "names no key, value or command",

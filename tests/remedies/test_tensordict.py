@@ -771,6 +771,7 @@ _LOADED = (
 ALONE = {*_LOADED, "core/tensordict/metric_names: did you mean {}?"}
 #: Texts that name no key, value or command.
 REASONS = {
+    "environment {}: {}() gave {}; give {}": "of the code of an environment",
     "return GeneralisedAdvantage(self.agent": "of code of a trainer: tests/core/tensordict/learn",
     "give the environment a time limit": "of an endless episode: test_rl_trainer.py of tensordict",
     "shows no frames; set validate.film": "of the code of an environment: scenarios refuse before",

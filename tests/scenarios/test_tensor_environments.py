@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, ContractError
 from plugrl.core.tensordict.environment.tensor_environment import TensorEnvironment
 from plugrl.scenarios.tensor.cart_pole import CartPole
 from plugrl.scenarios.tensor.scenario import TensorScenario
@@ -153,3 +155,117 @@ def test_what_is_no_such_environment_is_refused(section, said) -> None:
 def test_an_environment_is_named_in_the_section() -> None:
     with pytest.raises(ConfigError, match="environment: is missing; name one, such as CartPole-v1"):
         TensorScenario({})
+
+
+class Walk(TensorEnvironment):
+    """Places to which actions are added; what it gives is changed by the tests below."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,))
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def initial(self, generator):
+        return {"place": torch.rand((self.num_envs, 2), generator=generator)}
+
+    def observe(self, state):
+        return state["place"] + 0
+
+    def advance(self, state, action):
+        place = state["place"] + action[:, None]
+        return {"place": place}, place.sum(-1), place[:, 0] > 5
+
+
+def _other_observation(change):
+    return {"observe": lambda self, state: change(state["place"])}
+
+
+def _other_step(change):
+    return {"advance": lambda self, *given: change(*Walk.advance(self, *given))}
+
+
+def _other_begin(change):
+    return {"initial": lambda self, generator: change(Walk.initial(self, generator)["place"])}
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        (_other_observation(lambda x: x[:, :1]), "observe() gave observations of shape [4, 1]; "),
+        (_other_observation(lambda x: x[0]), "of shape [2]; give shape [4, 2]"),
+        (_other_observation(lambda x: x.numpy()), "as a ndarray; give a tensor"),
+        (_other_observation(lambda x: None), "observations as None; give a tensor"),
+        (_other_observation(lambda x: x.to("meta")), "on meta; give tensors on self.device, cpu"),
+        (_other_observation(lambda x: x * 1j), "as complex numbers; give a dense tensor"),
+        (_other_observation(lambda x: x.to_sparse()), "as a sparse tensor; give a dense"),
+        (_other_step(lambda s, r, d: (s, r[:, None], d)), "rewards of shape [4, 1]; give shape"),
+        (_other_step(lambda s, r, d: (s, 1.0, d)), "rewards as a float; give a tensor"),
+        (_other_step(lambda s, r, d: (s, r, d.float())), "of torch.float32; give torch.bool"),
+        (_other_step(lambda s, r, d: (s, r, False)), "terminated as a bool; give a tensor"),
+        (_other_step(lambda s, r, d: (s, r)), "gave 2 values; give (states, rewards, terminated)"),
+        (_other_step(lambda s, r, d: None), "advance() gave None; give (states, rewards"),
+        (_other_step(lambda s, r, d: ({}, r, d)), "no state 'place'; give those of initial()"),
+        (_other_step(lambda s, r, d: (s["place"], r, d)), "a Tensor as states; give tensors by"),
+        (
+            _other_step(lambda s, r, d: ({"place": s["place"][:1]}, r, d)),
+            "advance() gave state 'place' of shape [1, 2]; give shape [4, 2]",
+        ),
+        (_other_begin(lambda x: x), "initial() gave a Tensor as states; give tensors by name"),
+        (_other_begin(lambda x: {"place": x[:1]}), "give a row for each of 4 environments"),
+        (_other_begin(lambda x: {"place": x.tolist()}), "state 'place' as a list; give a tensor"),
+    ],
+)
+def test_what_a_step_may_not_give_is_named_with_what_to_give(methods, said) -> None:
+    environment = type("Wrong", (Walk,), methods)(4)
+
+    def begin_and_step() -> None:
+        environment.reset_tensors(0)
+        environment.step_tensors(torch.zeros(4, dtype=torch.int64))
+
+    with pytest.raises(ContractError) as caught:
+        begin_and_step()
+    assert str(caught.value).startswith("environment Wrong: ")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, "9", True, 2**63])
+def test_a_time_limit_is_a_number_of_steps(limit) -> None:
+    with pytest.raises(ValueError, match="max_episode_steps must be a whole number above 0"):
+        Walk(4, max_episode_steps=limit)
+    with pytest.raises(ValueError, match="max_episode_steps must be a whole number above 0"):
+        type("Limited", (Walk,), {"max_episode_steps": limit})(4)
+
+
+def _in_place(self, state, action):
+    place = state["place"].add_(action[:, None])
+    action.fill_(-1)
+    return state, place.sum(-1), place[:, 0] > 5
+
+
+def test_what_was_seen_and_done_stays_when_states_and_actions_are_changed_in_place() -> None:
+    shared = _other_observation(lambda place: place)
+    careless = type("Careless", (Walk,), {**shared, "advance": _in_place})
+    runs = []
+    for cls in (Walk, careless):
+        environment = cls(4, max_episode_steps=3)
+        kept = [environment.reset_tensors(5)]
+        for step in range(7):
+            action = torch.tensor([step % 3, 0, 2, 1])
+            kept.append(action)
+            stepped = environment.step_tensors(action)
+            kept += [stepped.observation, stepped.final_observation, stepped.reward]
+        runs.append(kept)
+    for first, second in zip(*runs, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_an_environment_that_is_not_set_up_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        f"from {__name__} import Walk",
+        "class Bare(Walk):",
+        "    def __init__(self, num_envs): ...",
+    ]
+    Path("bare_walk.py").write_text("\n".join(lines), "utf-8")
+    with pytest.raises(ConfigError, match=r"call super\(\).__init__\(num_envs\) in its __init__"):
+        scenario(environment="bare_walk.py:Bare").build(0).environment("test")

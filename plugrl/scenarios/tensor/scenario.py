@@ -97,4 +97,8 @@ class TensorScenario(Scenario):
         if config.max_episode_steps is not None:
             options["max_episode_steps"] = config.max_episode_steps
         made: TensorEnvironment = call(name, factory, options)
+        if not hasattr(made, "spaces"):
+            raise ConfigError(
+                f"{name} is not set up; call super().__init__(num_envs) in its __init__"
+            )
         return made
