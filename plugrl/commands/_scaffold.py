@@ -204,11 +204,11 @@ class Part:
 
     @property
     def command(self) -> str:
-        """The command that trains its recipe."""
-        variables = self._variables.items()
-        return "".join(f"{name}={value} " for name, value in variables) + (
-            f"plugrl train {self._component}"
-        )
+        """The command that trains its recipe, with a launcher by it."""
+        name = self._component
+        launched = self._template.kind == "launcher"
+        words = f"plugrl launch {name} --on {name}" if launched else f"plugrl train {name}"
+        return "".join(f"{key}={value} " for key, value in self._variables.items()) + words
 
     def entries(self) -> dict[str, list[str]]:
         """Entry points by group."""

@@ -221,7 +221,8 @@ def test_a_package_says_what_it_is_and_how_to_begin(kind):
     assert f"`{component}`: " in readme[2]
     assert {path for path in readme[3].split("`") if "/" in path} <= set(texts)
     # A variable that its recipe needs is set there.
-    assert any(line.endswith(f"plugrl train {component}") for line in readme)
+    by = f"launch {component} --on {component}" if kind == "launcher" else f"train {component}"
+    assert any(line.endswith(f"plugrl {by}") for line in readme)
     assert not [path for path, text in texts.items() if "$" in text]
 
 
