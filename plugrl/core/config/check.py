@@ -357,7 +357,7 @@ class Checker(CheckReport):
                 return str(files)
         value, colon, attribute = value.partition(":") if sort == "code" else (value, "", "")
         found = locate(value, nearest(self.origins, path))
-        if found is None and self.elsewhere and Path(value).expanduser().is_absolute():
+        if found is None and self.elsewhere and Path(os.path.expanduser(value)).is_absolute():
             return f"{value}{colon}{attribute}"
         if found is None and sort != "optional":
             return self.fault(path, f"no such file: {value}{self._sibling(value, path)}")

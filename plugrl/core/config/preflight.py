@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,9 +276,10 @@ def _folders(validated: ValidatedConfig) -> Iterator[Finding]:
     """Folders in which a run could not be made."""
     section = validated.tree.get("settings")
     given = section if isinstance(section, dict) else {}
+    checkpoints = os.path.expanduser(str(given.get("checkpoint_path")))
     for key, what, path in (
         ("runs_folder", "run", absolute_path(str(given.get("runs_folder", "runs")))),
-        ("checkpoint_path", "checkpoint", Path(str(given.get("checkpoint_path"))).expanduser()),
+        ("checkpoint_path", "checkpoint", Path(checkpoints)),
     ):
         fault = folder_fault(path.absolute()) if given.get(key) else None
         if fault is not None:

@@ -204,7 +204,7 @@ def model_folder(source: Any, *, weights: bool) -> Path:
         ConfigError: there is no such folder, and the hub does not give the model.
     """
     path, revision = str(source["path"]), source.get("revision")
-    folder = Path(path).expanduser()
+    folder = Path(os.path.expanduser(path))
     if folder.is_dir():
         if revision is not None:
             raise ConfigError(

@@ -211,6 +211,6 @@ def _training_findings(config: Any, path: str, name: str) -> Iterator[Finding]:
 
 def _can_be_folder(name: str) -> bool:
     """Whether a path is a folder, or the first that exists of those above it is one."""
-    path = Path(name).expanduser().absolute()
+    path = Path(os.path.expanduser(name)).absolute()
     found = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     return found.is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -99,7 +100,7 @@ class WeightFolder:
     """
 
     def __init__(self, parent: str | None) -> None:
-        self._parent = None if parent is None else Path(parent).expanduser().resolve()
+        self._parent = None if parent is None else Path(os.path.expanduser(parent)).resolve()
         self._own: tempfile.TemporaryDirectory[str] | None = None
         self._number = 0
         self.newest: Path | None = None

@@ -227,7 +227,7 @@ def _arguments(job: LaunchJob) -> dict[str, Any]:
 
 
 def _runs_folder(job: LaunchJob) -> str:
-    return str(job.folder / Path(job.runs_folder).expanduser())
+    return str(job.folder / Path(os.path.expanduser(job.runs_folder)))
 
 
 def _status(job: Any) -> LaunchStatus:

@@ -39,7 +39,7 @@ def locate_pattern(text: str, origin: Origin | None) -> Path | None:
 
 
 def _candidates(text: str, origin: Origin | None) -> list[Path]:
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     folders = [origin.folder] if origin is not None and origin.folder is not None else []
     return [folder / path for folder in folders] + [Path.cwd() / path]
 

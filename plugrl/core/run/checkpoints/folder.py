@@ -34,7 +34,7 @@ def create_checkpoint_folder(run: Path, elsewhere: str | None) -> None:
         link.mkdir()
         return
     name = run.name.removeprefix(UNFINISHED)
-    place = Path(elsewhere).expanduser().absolute() / name
+    place = Path(os.path.expanduser(elsewhere)).absolute() / name
     try:
         if os.path.realpath(place) == os.path.realpath(run.parent / name):
             raise ConfigError(

@@ -31,9 +31,9 @@ def cache_folder() -> Path:
     """Where compiled code is kept: ``PLUGRL_COMPILE_CACHE``, or a folder of the user's cache."""
     own = os.environ.get("PLUGRL_COMPILE_CACHE")
     if own:
-        return Path(own).expanduser()
+        return Path(os.path.expanduser(own))
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "plugrl" / "compiled"
+    return Path(os.path.expanduser(home)) / "plugrl" / "compiled"
 
 
 def use_cache_folder() -> None:
