@@ -628,6 +628,8 @@ SHORT = {
 }
 #: Texts that name no key, value or command.
 REASONS = {
+    "is no Unicode; give text in UTF-8": "of the encoding of a text in code",
+    "not Unicode at column {}: {}; write the text in UTF-8": "of the encoding of a terminal",
     "core/config/schemas/describe: list of": "the sort of a value, in a table of options",
     "a step trains on data.batch_size": "only a trainer without a trajectory pool has no such key",
     "write models.NAME.source, which has": "only a trainer that reads no models has no such key",

@@ -88,3 +88,27 @@ def test_a_configuration_is_a_file_or_a_mapping(source):
 def test_one_name_is_not_read_as_letters_when_plugins_are_blocked(registry):
     with pytest.raises(UsageError, match=r"names must be a list such as \['rl-x'\]"):
         registry.disable("rl-x")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("seed=\udcff", r"not Unicode at column 1: '\udcff'; write the text in UTF-8"),
+        ("experiment_name='a\udcff'", r"not Unicode at column 3: '\udcff'"),
+        ("\udcff=1", "unknown section"),
+    ],
+)
+def test_bytes_of_a_command_line_that_are_no_text_are_refused(files, check, word, said):
+    """They come as halves of surrogate pairs, which neither YAML nor a run folder can hold."""
+    files(a="trainer: toy\n")
+    with pytest.raises(ConfigError) as caught:
+        check("a.yaml", word)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mapping_with_what_is_no_text_is_refused(check):
+    with pytest.raises(ConfigError) as caught:
+        check({"trainer": "toy", "experiment_name": "\udcff"})
+    said = r"experiment_name (Python): '\udcff' is no Unicode; give text in UTF-8"
+    assert str(caught.value) == said

@@ -23,6 +23,7 @@ from plugrl.core.config.sources.origins import (
     fault_at,
     mark,
     nearest,
+    raise_faults,
     shown,
 )
 from plugrl.core.config.sources.overrides import check_texts, read_overrides
@@ -256,18 +257,18 @@ def _plain_data(value: Any, path: KeyPath, origin: Origin, faults: list[Fault]) 
         copied: dict[str, Any] = {}
         for key, item in value.items():
             if isinstance(key, str) and key:
-                copied[key] = _plain_data(item, (*path, key), origin, faults)
+                name = _unicode(key, path, origin, faults)
+                copied[name] = _plain_data(item, (*path, name), origin, faults)
             else:
                 faults.append(Fault(dotted(path), origin, f"the key {key!r} is not text"))
         return copied
     if isinstance(value, list):
         return [_plain_data(item, (*path, i), origin, faults) for i, item in enumerate(value)]
-    if value is None or type(value) in (str, bool, int, float):
+    if value is None or type(value) in (bool, int, float):
         return value
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, str):
-        return str.__str__(value)
+    if isinstance(value, (str, Path)):
+        text = str.__str__(value) if isinstance(value, str) else str(value)
+        return _unicode(text, path, origin, faults)
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
@@ -275,3 +276,26 @@ def _plain_data(value: Any, path: KeyPath, origin: Origin, faults: list[Fault]) 
     message = f"a {type(value).__name__} cannot be written in a configuration; give plain values"
     faults.append(Fault(dotted(path), origin, message))
     return None
+
+
+def _unicode(text: str, path: KeyPath, origin: Origin, faults: list[Fault]) -> str:
+    """The text, if a file can hold it; a fault, if it has a half of a pair of surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        faults.append(Fault(dotted(path), origin, f"{half!r} is no Unicode; give text in UTF-8"))
+        return text.encode(errors="replace").decode()
+    return str.__str__(text)
+
+
+def mapping_text(source: Mapping[str, Any]) -> str:
+    """A configuration of Python as the text of a YAML file.
+
+    Raises:
+        ConfigError: it holds what no file can.
+    """
+    faults: list[Fault] = []
+    _, text, _ = _from_mapping(source, faults)
+    raise_faults(faults, "the configuration cannot be written")
+    return text

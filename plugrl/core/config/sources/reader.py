@@ -102,6 +102,12 @@ def read_text(
             elif isinstance(event, yaml.CollectionEndEvent):
                 opened.pop()
         node = _YAML.compose(text, Loader=_Loader)
+    except UnicodeEncodeError as error:
+        # Bytes of a command line that are no UTF-8 become half of a character.
+        raise ConfigError(
+            f"{origin.source}: not Unicode at column {error.start + 1}: {text[error.start]!r}; "
+            "write the text in UTF-8"
+        ) from None
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax(error, origin, opened)) from None
     except yaml.YAMLError as error:
