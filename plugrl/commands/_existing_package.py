@@ -48,7 +48,7 @@ def read_package(folder: Path) -> Package:
     if project.is_file():
         table = _parse_toml(project, _read(project)).get("project", {})
         name, declaration = table.get("name"), project if "name" in table else setup
-        if name and "entry-points" in table.get("dynamic", ()):
+        if name and "entry-points" in table.get("dynamic", []):
             declaration = setup
     if name is None and setup.is_file():
         name = _parse_cfg(setup, _read(setup)).get("metadata", "name", fallback=None)
@@ -116,9 +116,28 @@ def _read(file: Path) -> str:
 
 def _parse_toml(file: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file} is malformed: {error}") from error
+    table = _table(file, found, "project")
+    if not isinstance(table.get("dynamic", []), list):
+        raise UsageError(f"{file} is malformed: project.dynamic must be a list of names")
+    points = _table(file, table, "entry-points", "project.")
+    for group in points:
+        _table(file, points, group, "project.entry-points.")
+    return found
+
+
+def _table(file: Path, above: Mapping[str, Any], name: str, place: str = "") -> dict[str, Any]:
+    """A table of a TOML file; empty if it is not there.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    found = above.get(name, {})
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} is malformed: {place}{name} must be a table")
+    return found
 
 
 def _parse_cfg(file: Path, text: str) -> configparser.ConfigParser:

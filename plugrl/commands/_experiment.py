@@ -6,6 +6,7 @@ import json
 import re
 from string import Template
 
+from plugrl.commands._scaffold import YAML_WORDS
 from plugrl.commands._templates import text
 from plugrl.core.config.sources.lookup import recipes
 from plugrl.core.errors import UsageError
@@ -21,6 +22,11 @@ def files(name: str) -> dict[str, str]:
         raise UsageError(
             f"{name!r} cannot name an experiment; use small letters, digits, dashes and "
             "underscores, such as sums"
+        )
+    if name in YAML_WORDS:
+        raise UsageError(
+            f"{name!r} cannot name an experiment, because YAML reads it as something else than "
+            f"text; choose another name, such as {name}-sums"
         )
     if name in recipes():
         raise UsageError(f"{name!r} is a recipe of plugrl already; choose another name")

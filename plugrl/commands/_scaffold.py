@@ -5,7 +5,11 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+from importlib.metadata import requires
 from string import Template as Text
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from plugrl.commands._templates import PARTS, TEMPLATES, Template, text
 from plugrl.core.config.sources.lookup import recipes
@@ -40,6 +44,11 @@ def files(name: str, kind: str) -> dict[str, str]:
             f"{name!r} cannot name a package, because Python has {package!r} itself; "
             f"choose another name, such as plugrl-{name}"
         )
+    if package in ("test", "tests") or canonicalize_name(name) in _needed():
+        raise UsageError(
+            f"{name!r} cannot name a package, because it would hide another of this name; "
+            f"choose another name, such as plugrl-{name}"
+        )
     _refuse_taken(name, component, template, f"plugrl-my-{component.replace('_', '-')}")
     part = Part(name, package, component, template, recipe="example.yaml", alone=True)
     # The pattern of recipes stands in the file already.
@@ -57,6 +66,12 @@ def files(name: str, kind: str) -> dict[str, str]:
     }
     inside = {f"{package}/{path}": held for path, held in part.modules().items()}
     return {**texts, **inside, **part.tests()}
+
+
+def _needed() -> set[str]:
+    """The packages that plugrl itself needs, with its extras."""
+    needed = map(Requirement, requires(OWN) or ())
+    return {canonicalize_name(requirement.name) for requirement in needed}
 
 
 def template_of(kind: str) -> Template:

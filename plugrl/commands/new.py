@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,8 @@ def plugin(
     from plugrl.commands._output import note
 
     if add is not None:
-        _add(name, add, path, force=force)
+        with _paths():
+            _add(name, add, path, force=force)
         note(f"next: cd {path} && pip install . pytest && pytest")
         return
     from plugrl.commands._scaffold import files
@@ -106,8 +108,21 @@ def _is_new(file: Path, text: str) -> bool:
     return not file.exists() or (file.is_file() and file.read_bytes() == text.encode())
 
 
+@contextmanager
+def _paths() -> Iterator[None]:
+    """Say in one line which path cannot be looked at, such as one that is too long."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {error.filename}: {error.strerror}; choose another name or --path"
+        ) from error
+
+
 def _write_all(texts: Mapping[str, str], folder: Path, *, force: bool) -> None:
-    if not force and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    with _paths():
+        taken = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+    if taken and not force:
         raise UsageError(
             f"{folder} exists and is not empty; choose another name or --path, or pass --force "
             "to overwrite its files"

@@ -196,6 +196,11 @@ def test_names_that_cannot_be_packages_are_refused(name):
         ("plugrl-self-hosted-grpo", "trainer", "plugrl's own.*plugrl-my-self-hosted-grpo"),
         ("exact-match", "evaluator", "plugrl's own"),
         ("plugrl-quickstart", "loss", "the recipe 'quickstart', which is plugrl's own"),
+        # What plugrl needs would be hidden; so would the tests, which lie beside the package.
+        ("torch", "loss", "would hide another of this name.*plugrl-torch"),
+        ("pytest", "loss", "would hide another of this name"),
+        ("huggingface-hub", "loss", "would hide another of this name"),
+        ("tests", "loss", "would hide another of this name"),
     ],
 )
 def test_names_that_are_taken_are_refused(name, kind, reason):
@@ -365,6 +370,47 @@ def test_a_declaration_that_is_malformed_is_refused(package, new_here, capsys, t
     assert "setup.cfg" in refusal(new_here, capsys, "--add", "loss", "mine")
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("project = 'x'", "project must be a table"),
+        ("[[project]]\nname = 'x'", "project must be a table"),
+        ("[project]\nname = 'x'\ndynamic = 5", "project.dynamic must be a list"),
+        ("[project]\nname = 'plugrl-there'\nentry-points = 'x'", "project.entry-points must be"),
+        (
+            "[project]\nname = 'plugrl-there'\n[project.entry-points]\n'plugrl.losses' = 'x'",
+            "project.entry-points.plugrl.losses must be a table",
+        ),
+    ],
+)
+def test_a_pyproject_of_another_form_is_refused(package, new_here, capsys, text, place):
+    (package / "pyproject.toml").write_text(text + "\n")
+    said = refusal(new_here, capsys, "--add", "loss", "mine")
+    assert f"pyproject.toml is malformed: {place}" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plugin", "plugrl" + "-a" * 150),
+        ("plugin", "mine", "--path", "a" * 300),
+        ("experiment", "a" * 300),
+        ("plugin", "--add", "loss", "a" * 300),
+        ("plugin", "--add", "loss", "mine", "--path", "a" * 300),
+    ],
+)
+def test_a_name_that_is_too_long_is_refused_in_one_line(package, monkeypatch, capsys, words):
+    monkeypatch.chdir(package)
+    before = texts_of(package)
+    with pytest.raises(SystemExit) as end:
+        main(["new", *words])
+    assert end.value.code == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "File name too long; choose another name" in err
+    assert texts_of(package) == before
+
+
 def test_entry_points_in_another_form_are_named_and_left(package, new_here, capsys):
     text = (package / "setup.cfg").read_text().replace("[options.entry_points]", "[ options.x ]")
     (package / "setup.cfg").write_text(text + "[options.entry_points]   ; a comment\n")
@@ -385,7 +431,13 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch, capsys
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("a b", "cannot name an experiment"), ("../x", "cannot name"), ("quickstart", "is a recipe")],
+    [
+        ("a b", "cannot name an experiment"),
+        ("../x", "cannot name"),
+        ("quickstart", "is a recipe"),
+        ("null", "YAML reads it as something else"),
+        ("true", "choose another name, such as true-sums"),
+    ],
 )
 def test_names_of_experiments_are_checked(tmp_path, monkeypatch, capsys, name, message):
     monkeypatch.chdir(tmp_path)
