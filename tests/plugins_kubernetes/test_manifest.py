@@ -254,6 +254,11 @@ def test_a_refusal_of_the_cluster_is_one_line(job, kubectl):
     (kubectl / "bin" / "kubectl").write_text("#!/bin/sh\necho 'no\nsuch queue' >&2; exit 1\n")
     with pytest.raises(UsageError, match="kubectl apply failed: no such queue"):
         find_launcher("kubernetes").start(job)
+    logged = "E1130 02:38:24.419626     623 memcache.go:265] Unhandled Error"
+    script = f"#!/bin/sh\nprintf '{logged}\\nno server answers\\n' >&2; exit 1\n"
+    (kubectl / "bin" / "kubectl").write_text(script)
+    with pytest.raises(UsageError, match=r"kubectl apply failed: no server answers$"):
+        find_launcher("kubernetes").start(job)
 
 
 def test_without_kubectl_the_dry_run_is_named(job, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from plugrl.plugins.kubernetes.manifest import LABEL, MOST_BYTES, manifests, obj
 
 #: KubeRay's published schema of the RayJob, as far as :mod:`~.manifest` writes one.
 SCHEMA = Path(__file__).with_name("rayjob-v1.json")
+#: A line of a program's log, as ``E1130 02:38:24.419626``.
+_LOGGED = re.compile(r"[EFIW]\d{4} \d\d:\d\d:\d\d")
 _STATES: dict[str, JobState] = {
     "": "pending",
     "PENDING": "pending",
@@ -183,5 +186,8 @@ def _status(item: Mapping[str, Any]) -> LaunchStatus:
 
 
 def _refusal(words: Sequence[str], said: str) -> str:
-    text = " ".join(said.split())[:300]
+    lines = said.splitlines()
+    # Before what it says, kubectl prints its log where it reaches no cluster.
+    spoken = [line for line in lines if not _LOGGED.match(line)] or lines
+    text = " ".join(" ".join(spoken).split())[:300]
     return f"kubectl {words[0]} failed: {text or 'it says nothing'}"
