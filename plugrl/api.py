@@ -10,15 +10,18 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar
 
 from plugrl.core import experiment
+from plugrl.core.config.sources.compose import mapping_text
 from plugrl.core.config.sources.merge import inherit
 from plugrl.core.config.view import plain
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.run.atomic_writes import dump_yaml, write_text
+from plugrl.core.plugins.user_code.error_location import one_line
+from plugrl.core.run.atomic_writes import write_text
 from plugrl.results import RunResult
 
 #: Where rows that a program gives are written, below the folder of the runs.
@@ -108,10 +111,13 @@ class Algorithm:
 
     def __init__(self, own: Mapping[str, Any], sections: Mapping[str, Any]) -> None:
         name = type(self).__name__.lower()
-        self._config = inherit(
-            {"experiment_name": name, **own, "trainer": {"type": self.trainer, **own["trainer"]}},
-            plain(sections),
-        )
+        form = {"experiment_name": name, **own, "trainer": {"type": self.trainer, **own["trainer"]}}
+        try:
+            self._config = inherit(form, plain(sections))
+        except RecursionError:
+            raise ConfigError(
+                f"{type(self).__name__}: a section holds itself; give plain values"
+            ) from None
         self._rows: Sequence[Mapping[str, Any]] | None = None
         self._reward: Any = None
         self._reward_weights: Sequence[float] | None = None
@@ -125,9 +131,12 @@ class Algorithm:
         """Write the configuration as a YAML file for ``plugrl train``.
 
         Raises:
+            ConfigError: the configuration has values that no file can hold.
             UsageError: the file cannot be written, or the reward is a function, which no file
                 can hold.
         """
+        if not isinstance(path, (str, Path)):
+            raise UsageError(f"path must be text or a Path, not {path!r:.60}; write 'run.yaml'")
         named = self._reward
         if named is not None and not isinstance(named, (str, Mapping)):
             raise UsageError(
@@ -135,15 +144,13 @@ class Algorithm:
                 'reward={"custom_evaluator_module_path": "rewards.py", '
                 '"custom_evaluator_class_name": "my_reward"}'
             )
-        config = self.config
+        config = self._config
         if named is not None:
             config = inherit(config, {"rollout_worker": {"evaluator": named}})
+        text = mapping_text(config)
+        self._write_rows()
         path = Path(path)
-        try:
-            self._write_rows()
-            write_text(path, dump_yaml(config))
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        _write(path, text)
         return path
 
     def _train(self, changed: Mapping[str, Any], callbacks: Iterable[Any]) -> RunResult:
@@ -161,8 +168,7 @@ class Algorithm:
             return
         file = Path(self._config["data"]["data_files"][0])
         if not file.is_file():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, _written(self._rows))
+            _write(file, _written(self._rows), folders=True)
 
     def __repr__(self) -> str:
         said = ", ".join(f"{name}={value!r:.60}" for name, value in self._summary().items())
@@ -245,10 +251,10 @@ class LanguageModelAlgorithm(Algorithm):
         return self._train(changed, callbacks)
 
     def _summary(self) -> dict[str, Any]:
-        source = self._config["models"]["policy"]["source"]
-        data = self._config["data"]
+        source = _section(self._config, "models", "policy", "source")
+        data = _section(self._config, "data")
         return {
-            "model": source.get("path") or source.get("config", {}).get("model_type"),
+            "model": source.get("path") or _section(source, "config").get("model_type"),
             "data": data.get("name") or data.get("data_files") or self._config.get("scenario"),
         }
 
@@ -303,8 +309,10 @@ class DPO(LanguageModelAlgorithm):
         self, model: str | Path | Mapping[str, Any], data: Any = None, **arguments: Any
     ) -> None:
         super().__init__(model, data, **arguments)
-        models = self._config["models"]
-        models.setdefault("reference", {"source": copy.deepcopy(models["policy"]["source"])})
+        source = _section(self._config, "models", "policy", "source")
+        if source:
+            reference = {"source": copy.deepcopy(source)}
+            self._config["models"].setdefault("reference", reference)
 
 
 class ControlAlgorithm(Algorithm):
@@ -348,10 +356,12 @@ class ControlAlgorithm(Algorithm):
         if isinstance(environment, Mapping):
             scenario = dict(environment)
         if num_envs is not None or "num_envs" not in scenario:
-            scenario["num_envs"] = num_envs or self.num_envs
+            scenario["num_envs"] = self.num_envs if num_envs is None else num_envs
         body = {"type": "mlp", **self.body}
         if hidden is not None:
-            body["hidden"] = list(hidden)
+            # What is no list is refused as any other value of the section.
+            wrong = isinstance(hidden, str) or not isinstance(hidden, Iterable)
+            body["hidden"] = hidden if wrong else list(hidden)
         rl = {} if learning_rate is None else {"lr": learning_rate}
         own = {
             "scenario": scenario,
@@ -360,8 +370,9 @@ class ControlAlgorithm(Algorithm):
             "trainer": {},
         }
         super().__init__(own, sections)
-        self._evaluates = "every" in sections.get("validate", {})
-        if total_steps is None and "num_iterations" not in self._config["rl"]:
+        validate = sections.get("validate", {})
+        self._evaluates = not isinstance(validate, Mapping) or "every" in validate
+        if total_steps is None and "num_iterations" not in _section(self._config, "rl"):
             total_steps = self.total_steps
         if total_steps is not None:
             self._config = inherit(self._config, self._length(total_steps))
@@ -380,7 +391,13 @@ class ControlAlgorithm(Algorithm):
         """The sections of a run of so many steps, evaluated ten times on the way."""
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise UsageError(f"total_steps must be a whole number above 0, not {steps!r}")
-        iterations = -(-steps // int(self._config["rl"].get("frames_per_batch", self._batch)))
+        rl = self._config["rl"]
+        if rl is not None and not isinstance(rl, Mapping):
+            return {}  # It is refused with the rest of the configuration.
+        batch = (rl or {}).get("frames_per_batch", self._batch)
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            batch = self._batch  # So is this.
+        iterations = -(-steps // batch)
         length: dict[str, Any] = {"rl": {"num_iterations": iterations}}
         if not self._evaluates:
             length["validate"] = {"every": max(1, iterations // _EVALUATIONS)}
@@ -390,7 +407,7 @@ class ControlAlgorithm(Algorithm):
     _batch: ClassVar[int] = 2048
 
     def _summary(self) -> dict[str, Any]:
-        scenario = self._config["scenario"]
+        scenario = _section(self._config, "scenario")
         return {"environment": scenario.get("id") or scenario.get("type")}
 
 
@@ -402,7 +419,8 @@ class PPO(ControlAlgorithm):
 
     def __init__(self, environment: str | Mapping[str, Any], **arguments: Any) -> None:
         super().__init__(environment, **arguments)
-        self._config["rl"].setdefault("num_epochs", 10)
+        if isinstance(self._config["rl"], dict):
+            self._config["rl"].setdefault("num_epochs", 10)
 
 
 class DQN(ControlAlgorithm):
@@ -445,19 +463,50 @@ def data_section(
         return dict(data), None
     if isinstance(data, (str, Path)):
         return _named(data), None
-    if callable(getattr(data, "to_list", None)):  # a datasets.Dataset
-        data = data.to_list()
-    if isinstance(data, Iterable):
-        rows = list(data)
-        if rows and all(isinstance(row, (str, Path)) for row in rows):
-            return {"data_files": [str(row) for row in rows]}, None
-        if rows and all(isinstance(row, Mapping) for row in rows):
-            return {"data_files": [_file_of(rows, runs_folder)]}, rows
+    # A DataFrame gives the names of its columns, which are no files.
+    may_be_files = isinstance(data, (Sequence, Set, Iterator))
+    try:
+        if callable(getattr(data, "to_list", None)):  # a datasets.Dataset
+            data = data.to_list()
+        rows = list(data) if isinstance(data, Iterable) else []
+    except Exception as error:
+        raise ConfigError(
+            f"the rows of data, of type {type(data).__name__}, cannot be read: {one_line(error)}; "
+            "give a list of mappings"
+        ) from error
+    if rows and may_be_files and all(isinstance(row, (str, Path)) for row in rows):
+        return {"data_files": [str(row) for row in rows]}, None
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        return {"data_files": [_file_of(rows, runs_folder)]}, rows
     raise ConfigError(
         f"data must be files, a data set of the hub, rows as mappings or a section, not "
-        f"{data!r:.60}; write data='train.jsonl', data='owner/name' or "
+        f"{_shown(data)}; write data='train.jsonl', data='owner/name' or "
         "data=[{'prompt': ..., 'answer': ...}]"
     )
+
+
+def _shown(value: Any) -> str:
+    """A value for a message: the type of what is shown over several lines, as tables are."""
+    text = repr(value)
+    return f"a {type(value).__name__}" if "\n" in text else f"{text:.60}"
+
+
+def _section(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """A section of a configuration that nobody has checked; empty where there is none."""
+    found: Any = config
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _write(file: Path, text: str, *, folders: bool = False) -> None:
+    try:
+        if folders:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot write {file}: {reason}") from error
 
 
 def _named(data: str | Path) -> dict[str, Any]:
@@ -465,11 +514,10 @@ def _named(data: str | Path) -> dict[str, Any]:
     from plugrl.core.text.data.files import PLAIN_SUFFIXES, WILD
 
     text = str(data)
-    path = Path(text).expanduser()
     is_file = (
         isinstance(data, Path)
-        or path.exists()
-        or path.suffix in PLAIN_SUFFIXES
+        or os.path.exists(os.path.expanduser(text))
+        or Path(text).suffix in PLAIN_SUFFIXES
         or "://" in text
         or bool(WILD & set(text))
     )
@@ -484,8 +532,10 @@ def _file_of(rows: Sequence[Mapping[str, Any]], runs_folder: str) -> str:
 
 def _written(rows: Sequence[Mapping[str, Any]]) -> str:
     try:
-        return "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
-    except (TypeError, ValueError) as error:
+        text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+        text.encode()
+        return text
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"rows of data must be text, numbers, lists and mappings: {error}"
         ) from error
@@ -496,7 +546,12 @@ def _validate_section(validation: Any) -> dict[str, Any]:
         return {"enabled": "auto"}
     if isinstance(validation, Mapping):
         return dict(validation)
-    given = [validation] if isinstance(validation, (str, Path)) else list(validation)
+    given = list(validation) if isinstance(validation, (list, tuple)) else [validation]
+    if not given or not all(isinstance(each, (str, Path)) for each in given):
+        raise ConfigError(
+            "validation must be files, splits of the data set or the section validate, not "
+            f"{_shown(validation)}; write validation='held_out.jsonl'"
+        )
     files = [str(each) for each in given if "/" in str(each) or "data_files" in _named(each)]
     splits = [str(each) for each in given if str(each) not in files]
     return {"data": {"data_files": files, "splits": splits}}

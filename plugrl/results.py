@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -104,11 +106,15 @@ class RunResult(TrainedRun):
             output: the file; None: ``report.html`` in the run folder.
 
         Raises:
-            OSError: it could not be written.
+            UsageError: it could not be written.
         """
         from plugrl.core.run.report.page import report_file
 
-        return report_file([self.folder], None if output is None else Path(output))
+        try:
+            return report_file([self.folder], None if output is None else Path(output))
+        except (OSError, TypeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"cannot write the report {output}: {reason}") from error
 
     def plot(self, *metrics: str, ax: Any = None) -> Any:
         """Draw metrics over the steps with matplotlib; give the axes.
@@ -126,7 +132,7 @@ class RunResult(TrainedRun):
         except ImportError:
             raise PluginError("plot needs matplotlib; pip install 'plugrl[plot]'") from None
         headline = self.headline
-        names = metrics or (() if headline is None else (headline.metric,))
+        names = tuple(map(str, metrics)) or (() if headline is None else (headline.metric,))
         if not names:
             raise UsageError(f"{self!r} has no metric to draw")
         lines = {name: [line for line in self.metrics if name in line] for name in names}
@@ -158,7 +164,7 @@ class RunResult(TrainedRun):
         max_tokens: int = 256,
         seed: int = 0,
         model: str = "policy",
-        checkpoint: str = "newest",
+        checkpoint: str | int = "newest",
     ) -> list[dict[str, Any]]:
         """Answers of a model to prompts, as ``plugrl sample --json`` prints them.
 
@@ -169,17 +175,22 @@ class RunResult(TrainedRun):
         from plugrl.core.text.inference.sampling import SamplingParams
         from plugrl.core.text.loaded_models import sample_answers
 
-        asked = [prompts] if isinstance(prompts, str) else list(prompts)
+        asked: Any = [prompts] if isinstance(prompts, str) else prompts
+        is_list = isinstance(asked, (list, tuple))
+        if not is_list or not all(isinstance(prompt, str) for prompt in asked):
+            raise UsageError(f"prompts must be a text or a list of texts, not {prompts!r:.60}")
+        _check_numbers(Integral, samples=samples, max_tokens=max_tokens, seed=seed)
+        _check_numbers(Real, temperature=temperature, top_p=top_p)
         sampling = SamplingParams(temperature=temperature, top_p=top_p, max_new_tokens=max_tokens)
         with self._opened(checkpoint) as loaded:
-            return sample_answers(loaded, model, asked, sampling, samples=samples, seed=seed)
+            return sample_answers(loaded, model, list(asked), sampling, samples=samples, seed=seed)
 
     def evaluate(
         self,
-        evaluation: str = "validation",
+        evaluation: str | Path = "validation",
         overrides: Sequence[str] = (),
         *,
-        checkpoint: str = "newest",
+        checkpoint: str | int = "newest",
     ) -> dict[str, float]:
         """Held-out metrics, as of ``plugrl eval``; the run is not touched.
 
@@ -193,8 +204,8 @@ class RunResult(TrainedRun):
             UsageError: there is no such evaluation or checkpoint.
             ConfigError: the evaluation does not fit the run.
         """
-        with self._opened(checkpoint, evaluation, overrides) as loaded:
-            return loaded.evaluate(evaluation)
+        with self._opened(checkpoint, str(evaluation), overrides) as loaded:
+            return loaded.evaluate(str(evaluation))
 
     def resume(self, *, reward: Any = None, callbacks: Sequence[Any] = ()) -> RunResult:
         """Continue the run where it stopped; one that is done is left as it is.
@@ -215,7 +226,7 @@ class RunResult(TrainedRun):
         *,
         model: str = "policy",
         adapter: bool = False,
-        checkpoint: str = "newest",
+        checkpoint: str | int = "newest",
     ) -> Path:
         """Write a language model as transformers' ``from_pretrained`` reads it.
 
@@ -224,13 +235,15 @@ class RunResult(TrainedRun):
         """
         from plugrl.core.text.loaded_models import export
 
+        if not isinstance(folder, (str, os.PathLike)) or "\0" in str(folder):
+            raise UsageError(f"folder must be text or a path, not {folder!r:.60}")
         with self._opened(checkpoint) as loaded:
             export(loaded, model, folder, adapter=adapter)
         return Path(folder)
 
     @contextmanager
     def serve(
-        self, host: str = "127.0.0.1", port: int = 0, *, checkpoint: str = "newest"
+        self, host: str = "127.0.0.1", port: int = 0, *, checkpoint: str | int = "newest"
     ) -> Iterator[Serving]:
         """Serve the models behind OpenAI's interface while a ``with`` block runs.
 
@@ -243,6 +256,7 @@ class RunResult(TrainedRun):
         from plugrl.core.text.endpoint.server import MISSING, is_installed
         from plugrl.core.text.endpoint.serving import serving, token_of_environment
 
+        _check_numbers(Integral, port=port)
         if not is_installed():
             raise PluginError(MISSING)
         calls = [make_parser({"type": "hermes"})]
@@ -284,13 +298,18 @@ class RunResult(TrainedRun):
 
     @contextmanager
     def _opened(
-        self, checkpoint: str = "newest", evaluation: str | None = None, words: Sequence[str] = ()
+        self,
+        checkpoint: str | int = "newest",
+        evaluation: str | None = None,
+        words: Sequence[str] = (),
     ) -> Iterator[LoadedRun]:
         from plugrl.core.loaded_run import open_checkpoint
 
         with (
             self._functions(),
-            open_checkpoint(str(self.folder), evaluation, words, checkpoint=checkpoint) as loaded,
+            open_checkpoint(
+                str(self.folder), evaluation, words, checkpoint=str(checkpoint)
+            ) as loaded,
         ):
             yield loaded
 
@@ -329,6 +348,20 @@ class RunResult(TrainedRun):
         numbers = f"{found.first:.4g} &rarr; {found.last:.4g}, best {found.best:.4g}"
         curve = curve_svg([(float(step), value) for step, value in found.points])
         return f"<div>{head}<br>{text(found.metric)}: {numbers}<br>{curve}</div>"
+
+
+def _check_numbers(kind: type, **values: object) -> None:
+    """Refuse what is no number, or an integer that a tensor cannot hold.
+
+    Raises:
+        UsageError: it is.
+    """
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, kind):
+            what = "whole number" if kind is Integral else "number"
+            raise UsageError(f"{name} must be a {what}, not {value!r:.60}")
+        if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63:
+            raise UsageError(f"{name} is {value}, which takes more than 64 bits")
 
 
 def load_run(run: str | Path, runs_folder: str | Path = "runs") -> RunResult:

@@ -215,3 +215,147 @@ def test_held_out_problems_are_files_splits_or_a_section() -> None:
         "data": {"data_files": ["x/c.csv"], "splits": ["test"]}
     }
     assert validate({"every": 5}) == {"every": 5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"num_envs": 0}, "scenario.num_envs (Python): must be at least 1, not 0"),
+        ({"hidden": 64}, "agents._default.body.hidden (Python): must be a list, not 64"),
+        ({"hidden": "64"}, "agents._default.body.hidden (Python): must be a list, not '64'"),
+        ({"rl": "lr"}, "rl (Python): must be a mapping, not 'lr'"),
+        ({"rl": [1]}, "rl (Python): must be a mapping, not a list"),
+        ({"rl": {"frames_per_batch": 0}}, "rl.frames_per_batch (Python): must be at least 1"),
+        ({"rl": {"frames_per_batch": "all"}}, "must be a whole number, not 'all'"),
+        ({"rl": {"frames_per_batch": None}}, "must be a whole number, not null"),
+        ({"rl": {"frames_per_batch": float("inf")}}, "rl.frames_per_batch (Python): must be"),
+        ({"validate": 3}, "validate (Python): must be a mapping, not 3"),
+        ({"validate": "every"}, "validate (Python): must be a mapping, not 'every'"),
+        ({"scenario": None}, "scenario"),
+        ({"experiment_name": "\udc80"}, "experiment_name (Python): '\\udc80' is no Unicode"),
+    ],
+)
+@pytest.mark.parametrize("form", [plugrl.PPO, plugrl.DQN])
+def test_a_wrong_value_of_a_form_is_refused_as_that_of_a_file(
+    form: Any, arguments: dict[str, Any], said: str
+) -> None:
+    """The form itself does not fail, nor does it put another value in the place of a wrong one."""
+    from plugrl.core.experiment import prepare
+
+    made = form("CartPole-v1", **arguments)
+    assert repr(made).startswith(form.__name__)
+    with pytest.raises(ConfigError) as caught:
+        prepare(made.config)
+    assert said in str(caught.value)
+
+
+def test_a_section_that_is_null_is_that_of_the_trainer() -> None:
+    from plugrl.core.experiment import prepare
+
+    made = plugrl.PPO("CartPole-v1", rl=None, validate=None, total_steps=4096)
+    assert prepare(made.config).validated.tree["rl"]["num_iterations"] == 2
+
+
+@pytest.mark.parametrize("form", [plugrl.GRPO, plugrl.SFT, plugrl.DPO])
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"models": None},
+        {"models": [1]},
+        {"models": {"policy": None}},
+        {"models": {"policy": {"source": {"path": None, "config": None}}}},
+        {"models": {"policy": {"source": {"path": None, "config": "qwen3"}}}},
+    ],
+)
+def test_a_form_whose_models_are_wrong_is_refused_when_it_is_checked(
+    form: Any, sections: dict[str, Any], tmp_path: Path
+) -> None:
+    from plugrl.core.experiment import prepare
+
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt": "1", "answer": "2", "chosen": "2", "rejected": "3"}\n', "utf-8")
+    made = form(TINY, file, **sections)
+    assert repr(made).startswith(form.__name__)
+    with pytest.raises(ConfigError, match="models"):
+        prepare(made.config)
+
+
+class _Raises:
+    def to_list(self) -> list[dict[str, str]]:
+        raise OSError("the disk is gone")
+
+
+class _Frame:
+    """What a DataFrame gives when it is looped over: the names of its columns."""
+
+    def __iter__(self) -> Any:
+        return iter(["prompt", "answer"])
+
+    def __repr__(self) -> str:
+        return "   prompt answer\n0  a      b"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (_Raises(), "of type _Raises, cannot be read: OSError: the disk is gone; give a list of"),
+        (_Raises, "the rows of data, of type type, cannot be read: TypeError"),
+        (_Frame(), "data must be files, a data set of the hub, rows as mappings or a section, not"),
+        ([{"prompt": "\udc80"}], "rows of data must be text, numbers, lists and mappings"),
+    ],
+)
+def test_data_that_cannot_be_read_is_refused_in_one_line(data: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plugrl.SFT(TINY, data)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("validation", [5, True, 0.1, [None], [], [{"prompt": "a"}]])
+def test_held_out_problems_of_another_form_are_refused(validation: Any) -> None:
+    with pytest.raises(ConfigError, match=r"validation must be .* write validation='held_out"):
+        plugrl.SFT(TINY, "a.jsonl", validation=validation)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "~nobody-of-this-name/a.jsonl", "a\0b.jsonl"])
+def test_a_path_that_cannot_be_looked_at_is_one_that_is_not_there(name: str) -> None:
+    """Too long, of a user whom the machine does not know, or with a null character."""
+    from plugrl.core.experiment import prepare
+
+    reward = {"reward": "exact_match"}
+    for form in (plugrl.GRPO(TINY, name, **reward), plugrl.GRPO(name, "a.jsonl", **reward)):
+        with pytest.raises(ConfigError):
+            prepare(form.config)
+    with pytest.raises(ConfigError):
+        plugrl.SFT(TINY, "a.jsonl", validation=name).train()
+    with pytest.raises(UsageError, match="no run"):
+        plugrl.load_run(name)
+
+
+def test_a_form_is_saved_as_values_of_a_file_or_not_at_all(tmp_path: Path) -> None:
+    import numpy
+
+    file = tmp_path / "run.yaml"
+    made = plugrl.PPO("CartPole-v1", learning_rate=numpy.float32(0.5), seed=numpy.int64(3))
+    written = yaml.safe_load(made.save(file).read_text("utf-8"))
+    assert (written["rl"]["lr"], written["seed"]) == (0.5, 3)
+    loop: dict[str, Any] = {}
+    loop["rl"] = loop
+    for wrong in (object(), lambda: 1, "\udc80"):
+        with pytest.raises(ConfigError, match=r"^seed \(Python\): "):
+            plugrl.PPO("CartPole-v1", seed=wrong).save(tmp_path / "other.yaml")
+    with pytest.raises(ConfigError, match="a section holds itself"):
+        plugrl.PPO("CartPole-v1", rl=loop)
+    for path in (5, None):
+        with pytest.raises(UsageError, match="path must be text or a Path"):
+            made.save(path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot write"):
+        made.save("a\0b")
+    assert [each.name for each in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_rows_that_cannot_be_written_are_a_wrong_call() -> None:
+    """A folder of runs in which nobody can make files, not even the superuser."""
+    made = plugrl.SFT(TINY, [{"prompt": "a"}], settings={"runs_folder": "/proc/runs"})
+    with pytest.raises(UsageError, match=r"cannot write /proc/runs/\.data/"):
+        made.train()

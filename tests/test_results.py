@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import plugrl
-from plugrl.core.errors import PluginError, RunTerminated, UsageError
+from plugrl.core.errors import ConfigError, PluginError, RunTerminated, UsageError
 from plugrl.results import Metrics, RunResult
 
 LINES = [{"step": 1, "a": 0.5}, {"step": 2, "b": 3}, {"step": 3, "a": 0.25}]
@@ -155,8 +155,47 @@ def test_what_a_run_cannot_do_says_so(
         cartpole.export(tmp_path / "model")
     # No prompt is asked for that would not help.
     assert call("sample", folder) == (2, "", f"error: {said}\n")
-    with pytest.raises(UsageError, match="no checkpoint '7'; it has steps"):
-        cartpole.evaluate(checkpoint="7")
+    for wrong in (
+        {"prompts": None},
+        {"prompts": 5},
+        {"prompts": [5]},
+        {"prompts": [{"role": "user", "content": "1"}]},
+        {"max_tokens": "9"},
+        {"temperature": "hot"},
+        {"top_p": None},
+        {"samples": 1.5},
+        {"seed": 2**70},
+    ):
+        name = next(iter(wrong))
+        with pytest.raises(UsageError, match=f"^{name} (must be|is) "):
+            cartpole.sample(**{"prompts": "1", **wrong})  # type: ignore[arg-type]
+    for place in (5, None, "a\0b"):
+        with pytest.raises(UsageError, match="folder must be text or a path"):
+            cartpole.export(place)  # type: ignore[arg-type]
+    with (
+        pytest.raises(UsageError, match="port must be a whole number"),
+        cartpole.serve(port="a"),  # type: ignore[arg-type]
+    ):
+        pass
+    for missing in ("7", 7, None):
+        with pytest.raises(UsageError, match=f"no checkpoint '{missing}'; it has steps"):
+            cartpole.evaluate(checkpoint=missing)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"nope\.yaml: no such file"):
+        cartpole.evaluate(tmp_path / "nope.yaml")
+    with pytest.raises(UsageError, match="has no metric '5'"):
+        cartpole.plot(5)  # type: ignore[arg-type]
+    for place in (tmp_path, tmp_path / "no" / "r.html", "a\0b", 5):
+        with pytest.raises(UsageError, match="cannot write the report"):
+            cartpole.report(place)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("run", [5, None, ["latest"]])
+def test_what_names_no_run_is_refused(run: Any) -> None:
+    for call in (plugrl.resume, plugrl.load_run):
+        with pytest.raises(UsageError, match="run must be text or a path, not"):
+            call(run)
+        with pytest.raises(UsageError, match="runs_folder must be text or a path, not"):
+            call("latest", runs_folder=run)
 
 
 def lengths(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:

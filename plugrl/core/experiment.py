@@ -244,8 +244,20 @@ def _folder_of(run: str | Path | TrainedRun, runs_folder: str | Path) -> Path:
 
     if isinstance(run, TrainedRun):
         return run.folder
+    check_run(run, runs_folder)
     # A folder that holds no run says so when it is read.
     return Path(run) if Path(run).is_dir() else find(str(run), Path(runs_folder))
+
+
+def check_run(run: object, runs_folder: object) -> None:
+    """Refuse what cannot name a run.
+
+    Raises:
+        UsageError: one of the two is neither text nor a path.
+    """
+    for name, value, example in (("run", run, "latest"), ("runs_folder", runs_folder, "runs")):
+        if not isinstance(value, (str, os.PathLike)):
+            raise UsageError(f"{name} must be text or a path, not {value!r:.60}; write {example!r}")
 
 
 def _saved_experiment(folder: Path) -> Experiment:
@@ -343,6 +355,7 @@ def load_run(run: str | Path, runs_folder: str | Path = "runs") -> TrainedRun:
     from plugrl.core.run.folder import find
     from plugrl.core.run.initialization import read_config
 
+    check_run(run, runs_folder)
     folder = find(str(run), Path(runs_folder))
     tree = read_config(folder, "loaded")
     return TrainedRun(folder, HyperParameters(tree), read_status(folder))

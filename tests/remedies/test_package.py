@@ -19,6 +19,10 @@ from plugrl.results import RunResult
 
 #: Texts that name no key, value or command.
 REASONS = {
+    "path must be text or a Path, not {}; write ": "of an object in code: tests/test_api.py",
+    "the rows of data, of type {}, cannot be read": "of an object in code: tests/test_api.py",
+    "a section holds itself; give plain values": "of an object in code: tests/test_api.py",
+    "validation must be files, splits of the data set": "of an object in code: tests/test_api.py",
     "def add(a, b): return add": "a program that a sandbox runs",
     "def add(a, b): return a + b": "a program that a sandbox runs",
     "def add(a, b): return 10 ** 100000": "a program that a sandbox runs",

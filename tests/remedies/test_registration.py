@@ -475,6 +475,7 @@ def test_a_remedy_helps(trial):
 
 #: Texts that name no key, value or command.
 REASONS = {
+    "reward_weights must be a list of numbers, not {}; give one": "of an object in code",
     "f(rewards[R], group[R], run[R], valid[R], batch, config)": "the form of a kind of component",
     "run(self, job, limits) -> ProgramOutcome": "the form of a kind of component",
     "create(self, name, examples, base)": "the form of a kind of component",

@@ -55,9 +55,10 @@ def reward_arguments(
         UsageError: as :func:`reward_functions`, or there are not as many weights.
     """
     values = reward_functions(reward)
-    if weights is not None and len(weights) != len(values):
+    weighted = _numbers(weights) if weights is not None else [1.0] * len(values)
+    if len(weighted) != len(values):
         raise UsageError(
-            f"reward_weights has {len(weights)} numbers for {len(values)} rewards; give one each"
+            f"reward_weights has {len(weighted)} numbers for {len(values)} rewards; give one each"
         )
     objects: dict[str, Any] = {}
     sections: list[Any] = []
@@ -74,14 +75,22 @@ def reward_arguments(
     section: Any = sections[0]
     if len(values) > 1 or weights is not None:
         criteria = [
-            {"evaluator": each, "weight": float(weight), "name": name}
-            for each, weight, name in zip(
-                sections, weights or [1.0] * len(values), names, strict=True
-            )
+            {"evaluator": each, "weight": weight, "name": name}
+            for each, weight, name in zip(sections, weighted, names, strict=True)
         ]
         section = {"type": _SUM, "criteria": criteria}
     # The first one empties the section, so that no option of another evaluator stays.
     return objects, [f"{_PLACE}=", f"{_PLACE}={json.dumps(section)}"]
+
+
+def _numbers(weights: Any) -> list[float]:
+    try:
+        return [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"reward_weights must be a list of numbers, not {weights!r:.60}; give one for each "
+            "reward"
+        ) from None
 
 
 def resumed_rewards(run: str, saved: Sequence[str], reward: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from plugrl.core.errors import UsageError
+from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.wording import did_you_mean
 
 #: The hook that a plain function is called as.
@@ -45,7 +46,19 @@ def as_callbacks(callbacks: Iterable[Any]) -> list[Callback]:
     """
     if isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Iterable):
         raise UsageError(f"callbacks must be a list, not {callbacks!r:.60}")
-    return [_as_callback(value) for value in callbacks]
+    return [_looked_into(value) for value in callbacks]
+
+
+def _looked_into(value: Any) -> Callback:
+    try:
+        return _as_callback(value)
+    except UsageError:
+        raise
+    except Exception as error:
+        # An attribute may be code, which raises.
+        raise UsageError(
+            f"callback of type {type(value).__name__} cannot be looked into: {one_line(error)}"
+        ) from error
 
 
 def _as_callback(value: Any) -> Callback:

@@ -109,6 +109,9 @@ def test_what_was_registered_under_the_name_is_there_again():
         (([],), "reward is an empty list"),
         (([length, None],), "not None; write f(data, target); or f(prompts, completions"),
         ((length, [1, 2]), "reward_weights has 2 numbers for 1 rewards"),
+        ((length, 5), "reward_weights must be a list of numbers, not 5; give one for each"),
+        ((length, [None]), "reward_weights must be a list of numbers, not [None]"),
+        ((length, "w"), "reward_weights must be a list of numbers, not 'w'"),
     ],
 )
 def test_what_is_no_reward_is_refused(arguments, said):

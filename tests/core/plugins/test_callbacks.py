@@ -133,9 +133,22 @@ class TakesMore:
     def plugrl_step_end(self, step, loss): ...
 
 
+class Raises:
+    @property
+    def plugrl_step_end(self):
+        raise OSError("not here")
+
+
+class RaisesAtAnyName:
+    def __getattr__(self, name):
+        raise OSError("nowhere")
+
+
 @pytest.mark.parametrize(
     ("callbacks", "said"),
     [
+        ([Raises()], "callback of type Raises cannot be looked into: OSError: not here"),
+        ([RaisesAtAnyName()], "of type RaisesAtAnyName cannot be looked into: OSError: nowhere"),
         ("f", "callbacks must be a list, not 'f'"),
         (print, "callbacks must be a list"),
         ([Recorder], "callback Recorder is a class; give an object of it, Recorder()"),
