@@ -68,15 +68,37 @@ def test_either_service_goes_on_with_the_state_of_the_other(one_rank, case, tmp_
     assert step(from_local, options) == wanted
 
 
+class Merging:
+    """Notes what an engine that merges adapters gets."""
+
+    merges_adapters = True
+
+    def __init__(self):
+        self.given = []
+
+    def update_adapter(self, weights, version):
+        self.given.append(weights)
+
+
 def test_a_new_base_begins_the_adapter_anew_as_local_does(one_rank):
     model = spec(adapter={})
     ours, expected = one_rank(model, {}), local(model, {})
     other = {name: value.clone() for name, value in local(spec(seed=1), {}).weights().items()}
+    merging = Merging()
     for service in (ours, expected):
         step(service, {})
+        service.sync_to(merging)
+        service.sync_to(merging)
         service.load_weights(other)
         step(service, {})
+        service.sync_to(merging)
     assert_equal(dict(expected.weights()), dict(ours.weights()))
+    for given in (merging.given[:3], merging.given[3:]):
+        editions = [weights.edition for weights in given]
+        assert editions[0] is editions[1]
+        assert editions[1] is not editions[2]
+        merged = given[2].merge(given[2].frozen(), given[2].products)
+        assert_equal(dict(expected.weights()), dict(merged))
 
 
 def test_weights_that_do_not_fit_are_refused(one_rank):

@@ -4,16 +4,20 @@ import asyncio
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
+import torch
 from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
+from plugrl.core.text.inference.services import AdapterWeights
 from plugrl.plugins.ray.engines import RayInferenceService
 from plugrl.plugins.ray.placement import divide
+from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.testing import tiny
 from plugrl.testing.models import SOURCE, spec_of
@@ -143,7 +147,26 @@ def test_a_replica_that_dies_is_replaced_and_no_number_changes(far, near, caplog
     said = "was killed (out of memory?) while it answered 6 requests in step 4; another takes over"
     assert said in caplog.text
 
-    # Among requests that come one by one.
+    # Among requests that come one by one, with the weights of an adapter.
+    gathered = []
+
+    def frozen():
+        gathered.append(weights)
+        return weights
+
+    edition, generator = object(), torch.Generator().manual_seed(0)
+    for version in (4, 5):
+        name, weight = next((n, w) for n, w in weights.items() if n.endswith("q_proj.weight"))
+        draw = partial(torch.randn, generator=generator)
+        products = {name: Product(draw(2, weight.shape[1]), draw(weight.shape[0], 2), 0.5, False)}
+        for service in (far, near):
+            own = frozen if service is far else lambda: weights
+            service.update_adapter(AdapterWeights(own, edition, products, merge), version)
+        wanted = expected(near, requests)
+        assert far.generate(requests) == wanted
+    assert len(gathered) == 1
+    assert {answer.version for answer in wanted} == {5}
+
     async def each():
         return await asyncio.gather(*map(far.complete, requests))
 
@@ -153,6 +176,7 @@ def test_a_replica_that_dies_is_replaced_and_no_number_changes(far, near, caplog
     kill(far, 0)
     assert [answer.tokens for answer in asking.wait()] == [answer.tokens for answer in wanted]
     assert far.replicas.restarts == 2
+    assert {answer.version for answer in asking.answers} == {5}
     assert far._placement._open == [0, 0]
 
     # Another death is one too many.
@@ -168,9 +192,10 @@ def test_a_replica_that_dies_is_replaced_and_no_number_changes(far, near, caplog
 @pytest.mark.slow
 def test_a_replica_that_does_not_answer_is_replaced(far, near, caplog):
     requests = requests_of(near)
+    # The first has died before, where the whole file runs.
+    far.replicas._max_restarts = 4
     wanted = far.generate(requests)
     before = far.replicas.restarts
-    far.replicas._max_restarts = before + 1
     stop(far, 1)
     far.replicas._timeout = 0.5
     asking = Asking(lambda: far.generate(requests))
@@ -180,12 +205,15 @@ def test_a_replica_that_does_not_answer_is_replaced(far, near, caplog):
     assert "did not answer in time while it answered 6 requests in step 4" in caplog.text
 
 
-def test_a_run_on_one_replica_equals_one_in_this_process(tmp_path, ray, settings):
+@pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
+def test_a_run_on_one_replica_equals_one_in_this_process(tmp_path, ray, settings, adapter):
     runs = {}
     for name, how in (("near", "transformers"), ("far", "ray")):
         (tmp_path / name).mkdir()
         tree = tiny.config("self_hosted_grpo", tmp_path / name)
         tree["models"]["policy"]["inference"] = {"type": how}
+        if adapter:
+            tree["models"]["policy"]["adapter"] = {"r": 2}
         tree["settings"]["cluster"] = settings
         runs[name] = start(prepare(tree))
     assert comparable_metrics(runs["near"]) == comparable_metrics(runs["far"])

@@ -113,6 +113,32 @@ def test_the_sampler_runs_the_merged_weights(engine, train_service, spec):
     assert sync() < 1e-4
 
 
+def test_an_engine_that_merges_gets_the_adapter_alone(engine, train_service, spec, monkeypatch):
+    service, given, take = train_service(with_adapter(spec())), [], engine.update_adapter
+
+    def update_adapter(weights, version):
+        given.append(weights)
+        take(weights, version)
+
+    monkeypatch.setattr(type(engine), "merges_adapters", True)
+    monkeypatch.setattr(engine, "update_adapter", update_adapter)
+    other = copied(service.weights())
+    for number in range(3):
+        step(service)
+        service.version = number + 1
+        service.sync_to(engine)
+        assert engine.version == number + 1
+        for name, value in service.weights().items():
+            assert torch.equal(engine._weights[name], value)
+        if number == 1:
+            service.load_weights(other)
+    # Frozen weights are others after the second time alone, so that they need not be moved again.
+    assert given[0].edition is given[1].edition
+    assert given[1].edition is not given[2].edition
+    moved = sum(each.down.numel() + each.up.numel() for each in given[0].products.values())
+    assert moved == sum(weight.numel() for weight in service.parameters())
+
+
 def test_a_short_run_learns(train_service, architecture_spec):
     service = train_service(with_adapter(architecture_spec("qwen3")), learning_rate=0.05)
     losses = [step(service)[0] for _ in range(15)]

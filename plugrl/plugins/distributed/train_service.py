@@ -19,7 +19,12 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run.checkpoints.shards import SavedShards, ShardedState
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.inference.services import ModelSpec, TrainService
+from plugrl.core.text.inference.services import (
+    AdapterWeights,
+    InferenceService,
+    ModelSpec,
+    TrainService,
+)
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams
@@ -231,13 +236,27 @@ class FsdpTrainService(TrainService):
             found = self._base_weights()
             self.moved_bytes = _bytes_of(found)
             return found
+        return merge(*self._parts())
+
+    def sync_to(self, inference: InferenceService) -> None:
+        """Give the current weights to the engine; the adapter alone to one that merges it."""
+        if not self._adapts or not inference.merges_adapters:
+            super().sync_to(inference)
+            return
+        frozen, products = self._parts()
+        inference.update_adapter(
+            AdapterWeights(lambda: frozen, frozen, products, merge), self.version
+        )
+
+    def _parts(self) -> tuple[dict[str, torch.Tensor], dict[str, Product]]:
+        """The frozen weights and what the adapter adds; the former are gathered once."""
         self.moved_bytes = 0
         if self._base is None:
             self._base = self._base_weights()
             self.moved_bytes += _bytes_of(self._base)
         products: dict[str, Product] = self._ask("products")[0]
         self.moved_bytes += sum(own.down.nbytes + own.up.nbytes for own in products.values())
-        return merge(self._base, products)
+        return self._base, products
 
     def _base_weights(self) -> dict[str, torch.Tensor]:
         """The weights without the adapter, gathered in buckets, so that one is on its way."""

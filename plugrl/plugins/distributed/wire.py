@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +40,13 @@ def pack(value: Any) -> Any:
     return packed(value) if isinstance(value, dict) else value
 
 
-def unpack(value: Any) -> Any:
-    """What was packed, in memory of its own."""
+def unpack(value: Any, *, shared: bool = False) -> Any:
+    """What was packed, in memory of its own.
+
+    Args:
+        value: what :func:`pack` gave.
+        shared: leave it where it is instead, for those who only read it.
+    """
     made: dict[int, torch.Tensor] = {}
 
     def unpacked(item: Any) -> Any:
@@ -49,11 +55,17 @@ def unpack(value: Any) -> Any:
         if not isinstance(item, Packed):
             return item
         if id(item) not in made:
-            made[id(item)] = _tensor(item.data.copy(), item.dtype).reshape(item.shape)
+            data = item.data if shared else item.data.copy()
+            made[id(item)] = _tensor(data, item.dtype).reshape(item.shape)
         return made[id(item)]
 
     return unpacked(value) if isinstance(value, dict) else value
 
 
 def _tensor(data: npt.NDArray[np.uint8], dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(data).view(dtype) if len(data) else torch.empty(0, dtype=dtype)
+    if not len(data):
+        return torch.empty(0, dtype=dtype)
+    with warnings.catch_warnings():
+        # That what is shared is not to be written to.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(data).view(dtype)

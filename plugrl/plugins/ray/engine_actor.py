@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from plugrl.plugins.distributed import wire
 from plugrl.plugins.ray.cluster import load_ray, packages
 from plugrl.plugins.ray.files import Files, provide
 
+#: Makes the weights of frozen ones and what an adapter adds.
+Merge = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
 #: What a call gave, and what it raised as bytes: one of them.
 Outcome = tuple[Any, bytes | None]
 
@@ -109,12 +111,22 @@ class EngineActor:
         """Call a method that gives the engine weights, with tensors as the driver packs them."""
         return await _outcome(self._give, method, arguments)
 
+    async def give_adapter(self, frozen: Any, products: Any, merge: Merge, version: int) -> Outcome:
+        """Give the engine frozen weights and an adapter, merged here."""
+        return await _outcome(self._give_adapter, frozen, products, merge, version)
+
     def _load(self) -> EngineTraits:
         setup = self._setup
         service = build(default_registry().load(setup.record), _here(setup.section))
         service.load(replace(setup.spec, source=_here(setup.spec.source)))
         self._service: InferenceService = service
         return EngineTraits.of(service)
+
+    def _give_adapter(self, frozen: Any, products: Any, merge: Merge, version: int) -> None:
+        # As long as it is held, the machine keeps its copy, and the next call moves none.
+        self._frozen = frozen
+        weights = merge(wire.unpack(frozen, shared=True), products)
+        self._service.update_weights(weights, version)
 
     def _give(self, method: str, arguments: Sequence[Any]) -> None:
         getattr(self._service, method)(*map(wire.unpack, arguments))

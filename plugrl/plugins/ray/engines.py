@@ -14,7 +14,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.factory import component_record
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
-from plugrl.core.text.inference.services import InferenceService, ModelSpec
+from plugrl.core.text.inference.services import AdapterWeights, InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.plugins.ray import cluster
 from plugrl.plugins.ray.engine_actor import EngineSetup
@@ -68,6 +68,7 @@ class RayInferenceService(InferenceService):
     """
 
     Config: ClassVar[type] = RayInferenceConfig
+    merges_adapters: ClassVar[bool] = True
     _replicas: Replicas
 
     @classmethod
@@ -191,6 +192,15 @@ class RayInferenceService(InferenceService):
             ValueError: a name is missing, extra, or of another shape.
         """
         self._replicas.give("update_weights", weights, version)
+        self.version = version
+
+    def update_adapter(self, weights: AdapterWeights, version: int) -> None:
+        """Give an adapter to all replicas, which merge it into frozen weights that they keep.
+
+        Raises:
+            ValueError: a name is missing, extra, or of another shape.
+        """
+        self._replicas.give_adapter(weights, version)
         self.version = version
 
     def import_weights(self, handed: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from plugrl.core.errors import RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.endpoint.clients.callables import DaemonThreads
+from plugrl.core.text.inference.services import AdapterWeights
 from plugrl.core.text.rollout.processes.messages import unpack_error
 from plugrl.plugins.distributed import wire
 from plugrl.plugins.ray import cluster
@@ -84,7 +85,9 @@ class Replicas:
         self._locks = [threading.Lock() for _ in range(count)]
         self._lives = 0
         #: How the present weights were given.
-        self._given: tuple[Any, ...] | None = None
+        self._given: tuple[str, tuple[Any, ...]] | None = None
+        #: The edition of the frozen weights in the object store, and what stands for them.
+        self._frozen: tuple[object, Any] = None, None
         #: How many replicas were replaced.
         self.restarts = 0
 
@@ -194,20 +197,40 @@ class Replicas:
             RunError: they do not fit there, or too many replicas have died.
             Exception: what the engine raises; then nothing counts as given.
         """
+        shared = [
+            self._put(wire.pack(dict(value))) if isinstance(value, Mapping) else value
+            for value in arguments
+        ]
+        self._give_all("give", (method, *shared))
+
+    def give_adapter(self, weights: AdapterWeights, version: int) -> None:
+        """Give an adapter to all replicas; a machine gets the frozen weights once.
+
+        Raises:
+            RunError: as :meth:`give`.
+            Exception: what the engine raises; then nothing counts as given.
+        """
+        edition, frozen = self._frozen
+        if edition is not weights.edition:
+            frozen = self._put(wire.pack(dict(weights.frozen())))
+            self._frozen = weights.edition, frozen
+        given = (frozen, self._put(weights.products), weights.merge, version)
+        self._give_all("give_adapter", given)
+
+    def _give_all(self, method: str, given: tuple[Any, ...]) -> None:
+        everyone = range(self._count)
+        task = Task("took new weights")
+        self.call(method, dict.fromkeys(everyone, given), dict.fromkeys(everyone, task))
+        self._given = method, given
+
+    def _put(self, value: Any) -> Any:
+        """What stands for a value that is in the object store."""
         try:
-            shared = [
-                self._ray.put(wire.pack(dict(value))) if isinstance(value, Mapping) else value
-                for value in arguments
-            ]
+            return self._ray.put(value)
         except self._ray.exceptions.RayError as error:
             raise RunError(
                 f"giving the weights of model {self._model!r} to its replicas {reason(error)}"
             ) from error
-        given = (method, *shared)
-        task = Task("took new weights")
-        everyone = range(self._count)
-        self.call("give", dict.fromkeys(everyone, given), dict.fromkeys(everyone, task))
-        self._given = given
 
     def _send(
         self,
@@ -254,7 +277,8 @@ class Replicas:
         seat.place = get(seat.actor.place.remote(), timeout=settings().start_timeout)
         traits: EngineTraits = _value(get(loading, timeout=self._timeout))
         if self._given is not None:
-            _value(get(seat.actor.give.remote(*self._given), timeout=self._timeout))
+            method, given = self._given
+            _value(get(getattr(seat.actor, method).remote(*given), timeout=self._timeout))
         return traits
 
     def _replace(self, number: int, life: int, error: BaseException, task: Task) -> None:

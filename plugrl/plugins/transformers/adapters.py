@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,6 +189,10 @@ class Product:
     up: torch.Tensor
     scaling: float
     transposed: bool
+
+    def cpu(self) -> Product:
+        """The same on the CPU."""
+        return replace(self, down=self.down.cpu(), up=self.up.cpu())
 
 
 @torch.no_grad()

@@ -12,12 +12,17 @@ import torch
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.text.batch import Batch
-from plugrl.core.text.inference.services import InferenceService, ModelSpec, TrainService
+from plugrl.core.text.inference.services import (
+    AdapterWeights,
+    InferenceService,
+    ModelSpec,
+    TrainService,
+)
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig, load_optimizer
 from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step
-from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
+from plugrl.plugins.transformers.adapters import Adapter, adapter_findings, merge
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth_compiling
@@ -103,6 +108,7 @@ class LocalTrainService(TrainService):
         self._model = load_model(spec)
         self._form = SourceForm(self._model, spec.source)
         self._adapter = None if spec.adapter is None else Adapter(self._model, spec)
+        self._frozen_edition = object()
         if self._adapter is not None:
             _save_merged(self._model, self._adapter)
         # Trial passes must draw no random numbers: a resumed run has its own by now.
@@ -305,11 +311,21 @@ class LocalTrainService(TrainService):
         if self._adapter is None:
             inference.share_weights(self.weights())
 
+    def sync_to(self, inference: InferenceService) -> None:
+        """Give the current weights to the engine; the adapter alone to one that merges it."""
+        adapter = self._adapter
+        if adapter is None or not inference.merges_adapters:
+            super().sync_to(inference)
+            return
+        products = {name: product.cpu() for name, product in adapter.products().items()}
+        weights = AdapterWeights(adapter.base, self._frozen_edition, products, merge)
+        inference.update_adapter(weights, self.version)
+
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
         if self._adapter is not None:
             self._adapter.load_base(weights)
-            self._base_replaced = True
+            self._base_replaced, self._frozen_edition = True, object()
         else:
             self._model.load_state_dict(dict(weights))
         if self._masters is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
@@ -49,6 +49,23 @@ class ModelSpec:
     train_steps: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterWeights:
+    """The weights of a model with an adapter, before the two are merged.
+
+    Attributes:
+        frozen: gives the weights without the adapter, by name.
+        edition: an object that is another one whenever the frozen weights are others.
+        products: what the adapter adds, as ``merge`` takes it; small, and on the CPU.
+        merge: an importable function of frozen weights and products that gives the weights.
+    """
+
+    frozen: Callable[[], Mapping[str, torch.Tensor]]
+    edition: object
+    products: Any
+    merge: Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
+
+
 class InferenceService(RenamedMethods, Component, ABC):
     """Samples from one model.
 
@@ -64,6 +81,8 @@ class InferenceService(RenamedMethods, Component, ABC):
     loads_weights: ClassVar[bool] = False
     #: Whether new weights can be given to it, in one form or another.
     takes_weights: bool = True
+    #: Whether it merges adapters itself, so that :meth:`update_adapter` gives it those alone.
+    merges_adapters: ClassVar[bool] = False
     #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
     scores_prompts: bool = True
     #: Whether answers can end at any token, not at the model's own end tokens alone.
@@ -160,6 +179,14 @@ class InferenceService(RenamedMethods, Component, ABC):
     @abstractmethod
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Take the weights of ``version``; a missing or extra name is a ``ValueError``."""
+
+    def update_adapter(self, weights: AdapterWeights, version: int) -> None:
+        """Take the weights of ``version``, of which the adapter alone is moved where that can be.
+
+        Raises:
+            ValueError: a name is missing, extra, or of another shape.
+        """
+        self.update_weights(weights.merge(weights.frozen(), weights.products), version)
 
     def share_weights(self, weights: Mapping[str, torch.Tensor]) -> bool:
         """Sample from these very tensors from now on, instead of copies of them, if it can.
