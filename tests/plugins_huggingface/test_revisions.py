@@ -85,9 +85,12 @@ def test_phases_get_theirs_and_the_run_says_so(commits, tmp_path):
         assert tree["models"]["policy"]["source"]["revision"] == commits("model", "a/policy")
 
 
-def test_what_needs_no_weights_gets_the_tokenizer_alone(commits, server, tmp_path):
+SERVED = {"type": "openai", "base_url": "http://127.0.0.1:9/v1"}
+
+
+@pytest.mark.parametrize("served", [SERVED, {"type": "ray", "engine": SERVED}], ids=["", "ray"])
+def test_what_needs_no_weights_gets_the_tokenizer_alone(commits, server, tmp_path, served):
     source = {"path": "a/policy"}
-    served = {"type": "openai", "base_url": "http://127.0.0.1:9/v1"}
     tree = configured(
         tmp_path, "self_hosted_grpo",
         models={
@@ -101,6 +104,20 @@ def test_what_needs_no_weights_gets_the_tokenizer_alone(commits, server, tmp_pat
     weights = [path for _, path in server.asked("model.safetensors")]
     assert weights
     assert not [path for path in weights if path.startswith("/a/policy")]
+
+
+def test_engines_of_a_service_get_the_weights_that_they_load(commits, server, tmp_path):
+    tree = configured(
+        tmp_path, "self_hosted_grpo",
+        models={
+            "policy": {"source": {"path": "a/judge"}, "train": "local"},
+            "teacher": {"source": {"path": "a/policy"}, "inference": "ray"},
+        },
+        validate={"enabled": False},
+    )  # fmt: skip
+    pinned(tree)
+    weights = [path for _, path in server.asked("model.safetensors")]
+    assert [path for path in weights if path.startswith("/a/policy")]
 
 
 def test_a_setting_is_named_where_nothing_can_be_had(commits, tmp_path):
