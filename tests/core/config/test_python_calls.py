@@ -112,3 +112,19 @@ def test_a_mapping_with_what_is_no_text_is_refused(check):
         check({"trainer": "toy", "experiment_name": "\udcff"})
     said = r"experiment_name (Python): '\udcff' is no Unicode; give text in UTF-8"
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("section", ["environment", "settings.cluster"])
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ('{"A B": x}', "is no name of an environment variable"),
+        ('{"A=B": x}', "is no name of an environment variable"),
+        ('{A: "x\\0y"}', "variables.A has a null character"),
+    ],
+)
+def test_variables_that_no_process_can_have_are_refused(files, check, section, variables, said):
+    files(a="trainer: toy\n")
+    with pytest.raises(ConfigError) as caught:
+        check("a.yaml", f"{section}.variables={variables}")
+    assert said in str(caught.value)

@@ -35,18 +35,20 @@ class EnvironmentConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in self.variables:
-            if not re.fullmatch(r"[^\s=\0]+", name):
-                raise ConfigError(
-                    f"variables has {name!r}, which is no name of an environment variable; leave "
-                    "out =, spaces and line breaks"
-                )
-        for name, value in self.variables.items():
-            if "\0" in value:
-                raise ConfigError(
-                    f"variables.{name} has a null character, which no variable can hold; leave it "
-                    "out"
-                )
+        _check_variables(self.variables)
+
+
+def _check_variables(variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        if not re.fullmatch(r"[^\s=\0]+", name):
+            raise ConfigError(
+                f"variables has {name!r}, which is no name of an environment variable; leave "
+                "out =, spaces and line breaks"
+            )
+        if "\0" in value:
+            raise ConfigError(
+                f"variables.{name} has a null character, which no variable can hold; leave it out"
+            )
 
 
 @dataclass
@@ -87,6 +89,9 @@ class ClusterConfig:
         above=0,
         at_most=1e8,
     )
+
+    def __post_init__(self) -> None:
+        _check_variables(self.variables)
 
 
 @dataclass
