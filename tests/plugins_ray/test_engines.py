@@ -190,12 +190,26 @@ def test_a_replica_that_dies_is_replaced_and_no_number_changes(far, near, caplog
 
 
 @pytest.mark.slow
+def test_weights_that_one_replica_did_not_get_count_for_none(far, near):
+    requests = requests_of(near)
+    far.replicas._max_restarts = far.replicas.restarts + 2
+    wanted = far.generate(requests)
+    far.replicas._max_restarts, version = far.replicas.restarts, far.version
+    kill(far, 0)
+    weights = {name: -value for name, value in near._model.state_dict().items()}
+    with pytest.raises(RunError, match="while it took the weights of version 6; . replicas"):
+        far.update_weights(weights, 6)
+    # All begin anew with the weights of before, as one had the new ones.
+    assert far.version == version
+    assert far.generate(requests) == wanted
+
+
+@pytest.mark.slow
 def test_a_replica_that_does_not_answer_is_replaced(far, near, caplog):
     requests = requests_of(near)
-    # The first has died before, where the whole file runs.
-    far.replicas._max_restarts = 4
     wanted = far.generate(requests)
     before = far.replicas.restarts
+    far.replicas._max_restarts = before + 1
     stop(far, 1)
     far.replicas._timeout = 0.5
     asking = Asking(lambda: far.generate(requests))

@@ -191,7 +191,7 @@ class RayInferenceService(InferenceService):
         Raises:
             ValueError: a name is missing, extra, or of another shape.
         """
-        self._replicas.give("update_weights", weights, version)
+        self._replicas.give(version, "update_weights", weights, version)
         self.version = version
 
     def update_adapter(self, weights: AdapterWeights, version: int) -> None:
@@ -205,7 +205,7 @@ class RayInferenceService(InferenceService):
 
     def import_weights(self, handed: Mapping[str, Any]) -> None:
         """Sample from what the train service of an earlier phase handed over, as version 0."""
-        self._replicas.give("import_weights", handed)
+        self._replicas.give(0, "import_weights", handed)
         self.version = 0
 
     def use_saved_weights(self, path: str, version: int) -> None:
@@ -214,7 +214,7 @@ class RayInferenceService(InferenceService):
         Raises:
             ConfigError: the engine takes tensors alone.
         """
-        self._replicas.give("use_saved_weights", path, version)
+        self._replicas.give(version, "use_saved_weights", path, version)
         self.version = version
 
 

@@ -144,6 +144,12 @@ class Replicas:
             RunError: too many have died.
             Exception: what the first engine that failed has raised.
         """
+        outcomes = self._outcomes(method, asked, tasks)
+        return {number: _value(outcomes[number]) for number in asked}
+
+    def _outcomes(
+        self, method: str, asked: Mapping[int, Sequence[Any]], tasks: Mapping[int, Task]
+    ) -> dict[int, Outcome]:
         ray, outcomes = self._ray, dict[int, Outcome]()
         waiting: _Waiting = {}
         until = time.monotonic() + self._timeout
@@ -160,7 +166,7 @@ class Replicas:
                     self._replace(number, life, error, tasks[number])
                     until = time.monotonic() + self._timeout
                     self._send(waiting, number, method, asked[number])
-        return {number: _value(outcomes[number]) for number in asked}
+        return outcomes
 
     async def complete(self, number: int, request: Any, task: Task) -> Any:
         """The answer of a replica to one request among others; cancelling the task cancels it.
@@ -186,10 +192,11 @@ class Replicas:
                 error = raised
             await _apart(self._replace, number, seat.life, error, task)
 
-    def give(self, method: str, *arguments: Any) -> None:
+    def give(self, version: int, method: str, *arguments: Any) -> None:
         """Give weights to all replicas, and to those that take over later.
 
         Args:
+            version: of the weights.
             method: of the engine.
             arguments: its own; a mapping of tensors is put into the object store once.
 
@@ -201,7 +208,7 @@ class Replicas:
             self._put(wire.pack(dict(value))) if isinstance(value, Mapping) else value
             for value in arguments
         ]
-        self._give_all("give", (method, *shared))
+        self._give_all(version, "give", (method, *shared))
 
     def give_adapter(self, weights: AdapterWeights, version: int) -> None:
         """Give an adapter to all replicas; a machine gets the frozen weights once.
@@ -215,12 +222,24 @@ class Replicas:
             frozen = self._put(wire.pack(dict(weights.frozen())))
             self._frozen = weights.edition, frozen
         given = (frozen, self._put(weights.products), weights.merge, version)
-        self._give_all("give_adapter", given)
+        self._give_all(version, "give_adapter", given)
 
-    def _give_all(self, method: str, given: tuple[Any, ...]) -> None:
+    def _give_all(self, version: int, method: str, given: tuple[Any, ...]) -> None:
         everyone = range(self._count)
-        task = Task("took new weights")
-        self.call(method, dict.fromkeys(everyone, given), dict.fromkeys(everyone, task))
+        task = Task(f"took the weights of version {version}")
+        try:
+            outcomes = self._outcomes(
+                method, dict.fromkeys(everyone, given), dict.fromkeys(everyone, task)
+            ).values()
+        except BaseException:
+            # Some may have them and others not: later calls find all with those of before.
+            self.close()
+            raise
+        failed = [error for _, error in outcomes if error is not None]
+        if failed and len(failed) < len(outcomes):
+            self.close()
+        for outcome in outcomes:
+            _value(outcome)
         self._given = method, given
 
     def _put(self, value: Any) -> Any:
