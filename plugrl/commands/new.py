@@ -19,8 +19,8 @@ plugrl new plugin plugrl-judge --kind evaluator --path ../packages
 plugrl new plugin --add loss my_loss --path plugrl-mine
 """
 EXPERIMENT_EXAMPLES = """
-plugrl new experiment sums
-plugrl train sums/sums.yaml
+plugrl new experiment larger
+plugrl train larger/larger.yaml
 """
 
 app = new_app("Write a new plugin or experiment.", PLUGIN_EXAMPLES + EXPERIMENT_EXAMPLES)

@@ -15,6 +15,7 @@ import pytest
 
 import plugrl
 from plugrl.cli import main
+from plugrl.commands._experiment import files as files_of_experiment
 from plugrl.commands._scaffold import files
 from plugrl.commands._templates import TEMPLATES
 from plugrl.core.errors import UsageError
@@ -124,14 +125,29 @@ def test_every_template_can_be_added_to_a_package(site):
 
 @pytest.mark.integration
 def test_an_experiment_trains_as_it_is_written(site):
-    site.run("plugrl", "new", "experiment", "sums")
-    site.run("plugrl", "train", "sums/sums.yaml")
+    site.run("plugrl", "new", "experiment", "larger")
+    site.run("plugrl", "train", "larger/larger.yaml")
     (run,) = json.loads(site.run("plugrl", "runs", "list", "--json"))
     assert run["state"] == "done"
-    (metrics,) = (site.folder / "runs" / "sums").glob("*/metrics.jsonl")
+    (metrics,) = (site.folder / "runs" / "larger").glob("*/metrics.jsonl")
     rows = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
     rewards = [row["rollout/reward"] for row in rows if "rollout/reward" in row]
     assert sum(rewards[-20:]) > 2 * sum(rewards[:20]), "it learns nothing"
+    # One answer to all problems, the best one, is right on less than a fifth of them.
+    held_out = [row["validation/exact"] for row in rows if "validation/exact" in row]
+    assert held_out[-1] > 0.4, "it learns one answer to all"
+
+
+def test_an_experiment_holds_out_what_can_be_learned():
+    texts = files_of_experiment("larger")
+    train, held_out = (
+        [json.loads(line)["prompt"] for line in texts[name].splitlines()]
+        for name in ("train.jsonl", "held_out.jsonl")
+    )
+    assert len({*train, *held_out}) == len(train) + len(held_out) == 100
+    for place in range(3):
+        seen = {prompt[place] for prompt in train}
+        assert {prompt[place] for prompt in held_out} <= seen, place
 
 
 def check_package(site, package, kind, component):
