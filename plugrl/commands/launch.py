@@ -106,12 +106,12 @@ def command(
     launcher = find_launcher(place, address)
     paths = config_path or []
     experiment = prepare(config, words, config_path=paths, setup=True, elsewhere=place != "local")
+    _check_mode(mode, experiment, inference_url)
     if inference_url is not None:
         words += _server(inference_url, experiment)
         experiment = prepare(
             config, words, config_path=paths, setup=True, elsewhere=place != "local"
         )
-    _check_mode(mode, experiment, inference_url)
     experiment.warn_unchecked()
     above: dict[str, Any] = context.parent.params if context.parent is not None else {}
     job = make_job(

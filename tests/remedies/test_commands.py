@@ -22,7 +22,8 @@ REPOSITORY = Path(plugrl.__file__).parents[1]
 
 #: Command lines, part of the message, and the command line that it recommends.
 COMMANDS = [
-    ("validate -m self-hosted -c sft -r", "works on this machine and has no", told("validate")),
+    ("validate -m self-hosted -c sft -r", "works on this machine and has no",
+     Read(r"write plugrl (.*)$")),
     ("launch --on slurm", "name a configuration: plugrl launch CONFIG",
      "launch sft --on slurm --dry-run"),
     ("launch sft -m training-service --on slurm --dry-run", "trainer {} is {}, not {}; write -m",

@@ -483,7 +483,8 @@ REASONS = {
     "start(self, name) -> WorkerHandle": "the form of a kind of component",
     "log(self, step, metrics) -> None": "the form of a kind of component",
     "You write": "documentation",
-    "{} needs {}, which is not installed; run": "tried for each package by test_plugins.py",
+    "preview(self, job) -> text; start(self, job)": "the form of a kind of component",
+    "needs {}, which is not installed; run": "tried for each package by test_plugins.py",
 }
 
 

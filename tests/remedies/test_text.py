@@ -768,9 +768,8 @@ def of_jobs(inference):
 
 
 def exported(adapter):
-    kept = SimpleNamespace(
-        _handed=None, _service=lambda handed: SimpleNamespace(export=lambda *words: None)
-    )
+    service = SimpleNamespace(export=lambda *words: None, close=lambda: None)
+    kept = SimpleNamespace(_handed=None, _service=lambda handed: service)
     TrainedJobs.export(kept, None, None, None, adapter=adapter)
 
 
