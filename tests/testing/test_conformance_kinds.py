@@ -108,6 +108,7 @@ EXAMPLES = {
             "num_envs": 2,
         }
     },
+    ("scenario", "tensor"): {"config": {"environment": "CartPole-v1", "num_envs": 2}},
     ("scenario", "pettingzoo"): {"config": {"environment": "mpe2.simple_spread_v3"}},
     ("scenario", "reasoning_gym"): {"config": {"tasks": [{"name": "chain_sum"}]}},
     ("rollout_worker", "preference"): {
