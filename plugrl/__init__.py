@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
     from plugrl.core.plugins.registry import register_environment as register_environment
     from plugrl.core.plugins.registry import register_evaluator as register_evaluator
+    from plugrl.core.plugins.registry import register_executor as register_executor
     from plugrl.core.plugins.registry import (
         register_fine_tune_service as register_fine_tune_service,
     )
@@ -182,6 +183,9 @@ if TYPE_CHECKING:
     from plugrl.core.text.remote_api import RemoteApiTrainer as RemoteApiTrainer
     from plugrl.core.text.remote_api import RemoteApiTrainerConfig as RemoteApiTrainerConfig
     from plugrl.core.text.remote_api import RemoteLossConfig as RemoteLossConfig
+    from plugrl.core.text.rollout.processes.executor import Executor as Executor
+    from plugrl.core.text.rollout.processes.executor import ExecutorConfig as ExecutorConfig
+    from plugrl.core.text.rollout.processes.handle import WorkerHandle as WorkerHandle
     from plugrl.core.text.rollout.task import RolloutTask as RolloutTask
     from plugrl.core.text.rollout.worker import RolloutWorker as RolloutWorker
     from plugrl.core.text.rollout.worker import RolloutWorkerConfig as RolloutWorkerConfig
@@ -249,6 +253,7 @@ _MODULES = {
         "register_dialogue_environment",
         "register_environment",
         "register_evaluator",
+        "register_executor",
         "register_fine_tune_service",
         "register_harness_algorithm",
         "register_hub",
@@ -363,6 +368,8 @@ _MODULES = {
     "plugrl.core.text.inference.tokenizer": ("Tokenizer",),
     "plugrl.core.text.trajectory": ("Trajectory",),
     "plugrl.core.text.trajectory_trainer": ("TrajectoryTrainer", "TrajectoryTrainerConfig"),
+    "plugrl.core.text.rollout.processes.executor": ("Executor", "ExecutorConfig"),
+    "plugrl.core.text.rollout.processes.handle": ("WorkerHandle",),
     "plugrl.core.text.rollout.task": ("RolloutTask",),
     "plugrl.core.text.rollout.worker": ("RolloutWorker", "RolloutWorkerConfig", "trajectory_of"),
     "plugrl.core.trainer": ("Capabilities", "Trainer", "TrainerContext", "TrainingResult"),

@@ -314,7 +314,7 @@ ASTRA = {
 _NEXRL = """
 import logging
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
-from plugrl.api import merged
+from plugrl.testing.tiny import merged
 from plugrl.core.experiment import prepare
 from plugrl.core.text.rollout.task import CURRENT
 from plugrl.core.text.rollout.validate_rollout import TokenLimits, validate_trajectories

@@ -65,6 +65,7 @@ __all__ = [
     "register_dialogue_environment",
     "register_environment",
     "register_evaluator",
+    "register_executor",
     "register_fine_tune_service",
     "register_harness_algorithm",
     "register_hub",
@@ -404,6 +405,7 @@ register_loss = _Decorator("loss")
 register_body = _Decorator("body")
 register_data_map = _Decorator("data_map")
 register_hub = _Decorator("hub")
+register_executor = _Decorator("executor")
 register_launcher = _Decorator("launcher")
 register_inference_service = _Decorator("inference_service")
 register_train_service = _Decorator("train_service")

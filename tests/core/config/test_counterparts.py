@@ -161,6 +161,8 @@ def test_values_that_cannot_be_meant(folder, word, line):
 OTHERS = {f"trainer.algorithm.{key}" for key in OF_ANY_LOSS}
 # These mean something, except to code of one's own.
 OTHERS |= {"rollout_worker.tokenizer", "trainer.algorithm.batch_size"}
+# In the second place of a train service it means the machine of `plugrl launch`.
+OTHERS |= {"trainer.train_service.world_size", "models.*.train.world_size"}
 REMEDIES = {key.old: key.instead for key in KEYS if key.instead}
 UNKNOWN = [key.replace("*", "policy") for key in REMEDIES if key not in OTHERS]
 
@@ -177,6 +179,14 @@ def test_keys_without_a_counterpart_say_what_to_write(folder, keys):
     for key, word in words.items():
         (line,) = [line for line in told if line.startswith(f"{word} (command line)")]
         assert line.endswith(REMEDIES[key.replace("models.policy", "models.*")])
+
+
+def test_a_number_of_devices_is_that_of_the_machine_to_launch_on(folder):
+    said = "write resource.training.gpu_count, for plugrl launch"
+    key = "models.policy.train.world_size"
+    assert any(line.startswith(key) and line.endswith(said) for line in lines(f"{key}=2"))
+    tree = prepare("a.yaml", ["service.train_service.world_size=2"]).validated.tree
+    assert tree["resource"]["training"]["gpu_count"] == 2
 
 
 def test_a_component_that_has_such_a_key_keeps_it(folder):
