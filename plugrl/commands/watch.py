@@ -66,6 +66,8 @@ def _watch(view: RunView) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from plugrl.core.errors import EXIT_TERMINATED
+
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_interactive:  # it cannot move its cursor
         print("\n".join(view.lines(console.width)))
@@ -78,12 +80,15 @@ def _watch(view: RunView) -> None:
         return Text("\n".join([*lines, "", end[:width]]), no_wrap=True, overflow="crop")
 
     with (
-        _single_keys(),
+        _single_keys() as terminated,
         Live(screen(), console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
             live.update(screen(), refresh=True)
-            if select.select([sys.stdin], [], [], 1.0)[0] and _key() in ("q", "Q", ""):
+            ready = select.select([sys.stdin, terminated], [], [], 1.0)[0]
+            if terminated in ready:
+                raise SystemExit(EXIT_TERMINATED)
+            if ready and _key() in ("q", "Q", ""):
                 return
             view.read()
 
@@ -100,24 +105,28 @@ def _key() -> str:
 
 
 @contextmanager
-def _single_keys() -> Iterator[None]:
-    """Read keys without Enter and unseen; SIGTERM ends the body like an error does.
+def _single_keys() -> Iterator[int]:
+    """Read keys without Enter and unseen; gives a descriptor that can be read once SIGTERM came.
 
-    Raises:
-        SystemExit: SIGTERM came.
+    An exception could come while the screen is entered, and nothing would leave it.
     """
+    import os
     import signal
     import sys
     import termios
     import tty
 
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
+    terminated, told = os.pipe()
 
-    before, handler = termios.tcgetattr(sys.stdin), signal.signal(signal.SIGTERM, end)
+    def tell(number: int, frame: object) -> None:
+        os.write(told, b"t")
+
+    before, handler = termios.tcgetattr(sys.stdin), signal.signal(signal.SIGTERM, tell)
     try:
         tty.setcbreak(sys.stdin)
-        yield
+        yield terminated
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
         signal.signal(signal.SIGTERM, handler)
+        os.close(terminated)
+        os.close(told)

@@ -256,10 +256,13 @@ def test_it_follows_a_run_in_a_terminal_until_q(folder, tmp_path):
 def test_it_leaves_the_terminal_as_it_was(folder, tmp_path, end):
     place = folder(METRICS, SAMPLES, state="running")
     with Terminal(["-m", "plugrl", "watch"], cwd=tmp_path) as terminal:
-        terminal.until("q ends")
         if end == "gone":
+            terminal.until("q ends")
             shutil.rmtree(place)
         else:
+            # As early as can be: the screen is entered and nothing is drawn yet.
+            while b"\x1b[?1049h" not in terminal.raw:
+                assert terminal.read()
             os.kill(terminal.process.pid, signal.SIGTERM)
         assert terminal.wait() == (1 if end == "gone" else 143)
     # The screen from before, which the emulator does not keep, and a visible cursor.
