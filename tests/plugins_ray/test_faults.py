@@ -14,8 +14,6 @@ from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.run.process import cluster as configured
 from plugrl.plugins.ray import cluster
 
-pytestmark = pytest.mark.integration
-
 
 class Machine:
     """A second machine of the cluster, on this one."""
@@ -68,6 +66,7 @@ def machine(ray, tmp_path):
     made.kill()
 
 
+@pytest.mark.slow
 def test_machines_that_come_differ_and_go(machine, notes, caplog):
     # It has another version of a package; that is found before anything runs there.
     with pytest.raises(PluginError) as raised:
@@ -92,6 +91,7 @@ def test_machines_that_come_differ_and_go(machine, notes, caplog):
     collect.pool.close()
 
 
+@pytest.mark.integration
 def test_a_cluster_that_is_not_there_is_said_in_seconds(ray_session):
     try:
         configured.configure({"address": "127.0.0.1:9"})
@@ -101,6 +101,7 @@ def test_a_cluster_that_is_not_there_is_said_in_seconds(ray_session):
         configured.configure({})
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_leaves_no_cluster(own_processes):
     program = """
 import time

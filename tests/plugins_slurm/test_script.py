@@ -245,7 +245,7 @@ def test_without_slurm_the_dry_run_is_named(job, monkeypatch):
         find_launcher("slurm").start(job)
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_ray_itself_is_started_and_trains(tmp_path):
     """The commands of SLURM are stand-ins; Ray, Python and plugrl are the real ones."""
     pytest.importorskip("ray")
