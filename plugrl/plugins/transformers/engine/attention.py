@@ -98,13 +98,16 @@ def attention(
         at = (slot_fill.slots, slice(None), slot_fill.columns)
         keys[at] = key[0].transpose(0, 1).index_select(0, slot_fill.source)
         values[at] = value[0].transpose(0, 1).index_select(0, slot_fill.source)
-    rows = (_unpack(tensor, slot_fill.rows) for tensor in (query, key, value))
+    rows = (unpack(tensor, slot_fill.rows) for tensor in (query, key, value))
     seen = _causal(*rows, scale, window, cap)
     return seen.transpose(1, 2).flatten(0, 1).index_select(0, slot_fill.places)[None], None
 
 
-def _unpack(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """[1, heads, N, D] as [B, heads, T, D]."""
+def unpack(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """The sequences of a packed row, [1, heads, N, D], as rows, [B, heads, T, D].
+
+    ``rows`` ([B, T]) holds the place of each of their tokens in the packed row.
+    """
     picked = tensor[0].transpose(0, 1).index_select(0, rows.flatten())
     return picked.unflatten(0, rows.shape).transpose(1, 2)
 

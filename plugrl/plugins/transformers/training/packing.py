@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from plugrl.plugins.transformers.engine.attention import unpack
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -139,7 +141,7 @@ def attention(
     if foreign or attention_mask is not None:
         raise NotImplementedError(f"attention with {', '.join(foreign) or 'a mask'}")
     if packed_bounds is not None:
-        query, key, value = (_unpack(tensor, packed_bounds) for tensor in (query, key, value))
+        query, key, value = (unpack(tensor, packed_bounds.rows) for tensor in (query, key, value))
     mask = _window(query, sliding_window)
     output = scaled_dot_product_attention(
         query,
@@ -163,12 +165,6 @@ def _window(query: torch.Tensor, size: int | None) -> torch.Tensor | None:
     places = torch.arange(length, device=query.device)
     distance = places[:, None] - places
     return (distance >= 0) & (distance < size)
-
-
-def _unpack(tensor: torch.Tensor, bounds: Boundaries) -> torch.Tensor:
-    """[1, heads, N, D] as [B, heads, T, D]."""
-    rows = tensor[0].transpose(0, 1).index_select(0, bounds.rows.flatten())
-    return rows.unflatten(0, bounds.rows.shape).transpose(1, 2)
 
 
 def enable(model: PreTrainedModel) -> bool:
