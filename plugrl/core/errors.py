@@ -39,6 +39,21 @@ class ContractError(RunError, ValueError):
     """A component answered something that its contract excludes."""
 
 
+class EngineLost(RunError):
+    """What an engine answered with is gone, such as the server that it had started.
+
+    Engines on a cluster are replaced, and asked again what they had not answered.
+
+    Args:
+        message: what happened, in a line.
+        how: the same as a predicate, such as ``lost its server, which was ended by SIGKILL``.
+    """
+
+    def __init__(self, message: str, how: str = "") -> None:
+        super().__init__(message)
+        self.how = how or message
+
+
 class UsageError(PlugrlError):
     """The command or the Python call is wrong, or names something that does not exist."""
 

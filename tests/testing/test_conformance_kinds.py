@@ -53,7 +53,7 @@ CONTRACTS = {
 #: What cannot run here, and is tested where its server or software is stood in for.
 ELSEWHERE = {
     "rollout_worker": {"external", "agent_demonstration", "protocol_demonstration", "protocol"},
-    "inference_service": {"openai", "ray", "tinker", "weaver"},
+    "inference_service": {"openai", "server", "ray", "tinker", "weaver"},
     "train_service": {"tinker", "weaver", "fsdp"},
     "fine_tune_service": {"openai", "tinker"},
     "tracker": {"wandb", "mlflow", "trackio"},

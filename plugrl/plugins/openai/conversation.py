@@ -27,10 +27,17 @@ class Conversation:
 
     Everything but the methods for other threads runs in the thread of the transport, so that
     nothing needs a lock.
+
+    Args:
+        address: of the server.
+        frozen: let open requests end before weights move.
+        check: called before each try; it raises where the server is known to be gone.
     """
 
-    def __init__(self, address: Address, *, frozen: bool) -> None:
-        self._address, self._frozen = address, frozen
+    def __init__(
+        self, address: Address, *, frozen: bool, check: Callable[[], None] | None = None
+    ) -> None:
+        self._address, self._frozen, self._check = address, frozen, check
         self._transport = Transport(address)
         # How long a request may take is counted from when it is sent; here it may wait for others.
         self.calls = RemoteCalls(
@@ -108,7 +115,7 @@ class Conversation:
                 url,
                 body,
                 read=lambda said: read(said, version),
-                before=self._reload_weights,
+                before=self._prepare,
                 lost=self._note_loss,
             )
         finally:
@@ -164,7 +171,14 @@ class Conversation:
     async def _control(self, control: Control, call: Call, patience: float | None = None) -> None:
         url = f"{self._address.root}{call.path}"
         try:
-            await self._transport.ask(LOAD, url, call.body, read=check_loaded, patience=patience)
+            await self._transport.ask(
+                LOAD,
+                url,
+                call.body,
+                read=check_loaded,
+                before=self._check_server,
+                patience=patience,
+            )
         except Refused as error:
             remedy = f"; {control.remedy}" if error.status in (404, 405, 501) else ""
             raise RunError(f"{error}{remedy}") from error
@@ -180,6 +194,14 @@ class Conversation:
     def _note_loss(self) -> None:
         """Assume that the server was restarted and has lost the trained weights."""
         self._lost = self._loaded is not None
+
+    async def _check_server(self) -> None:
+        if self._check is not None:
+            self._check()
+
+    async def _prepare(self) -> None:
+        await self._check_server()
+        await self._reload_weights()
 
     async def _reload_weights(self) -> None:
         """Load the weights again into a server that was lost."""

@@ -14,12 +14,14 @@ from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.plugins.openai import handshake, settings, wire
 from plugrl.plugins.openai.conversation import ANSWER, Conversation
-from plugrl.plugins.openai.transport import Again, Refused
+from plugrl.plugins.openai.transport import Address, Again, Refused
 from plugrl.plugins.openai.weights import WeightFolder, sglang, vllm
 from plugrl.plugins.transformers.loading import load_tokenizer, tokenizer_findings
 from plugrl.plugins.transformers.outline import context_length, known_vocabulary, vocabulary_size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from plugrl.core.config.preflight import Finding, Preflight
@@ -67,8 +69,10 @@ class OpenAiInferenceService(InferenceService):
             RunError: the server cannot be reached.
         """
         self._tokenizer = load_tokenizer(spec)
-        self._address = settings.address_of(self.config)
-        self._server = Conversation(self._address, frozen=self.config.freeze_for_weight_sync)
+        self._address = self._find_address()
+        self._server = Conversation(
+            self._address, frozen=self.config.freeze_for_weight_sync, check=self._check_server
+        )
         self._folder: WeightFolder | None = None
         self._told = False
         url = self._address.base
@@ -82,6 +86,13 @@ class OpenAiInferenceService(InferenceService):
         self._vocabulary_size = vocabulary_size(spec.source, self._tokenizer)
         self._context = self._known_context(spec, found)
         self._try_out(spec, found)
+
+    def _find_address(self) -> Address:
+        """Where the server is."""
+        return settings.address_of(self.config)
+
+    def _check_server(self) -> None:
+        """Raise where the server is known to be gone, so that it is asked no more."""
 
     def _known_context(self, spec: ModelSpec, found: handshake.ServerModel) -> int:
         limits = [self.config.max_context, found.context, context_length(spec.source)]
@@ -277,6 +288,15 @@ class OpenAiInferenceService(InferenceService):
         if self._folder is None:
             self._folder = WeightFolder(self.config.weights_folder)
         folder = self._folder.write(weights, version)
+        self._move(folder, version)
+        self._folder.keep(folder)
+
+    def _move(self, folder: Path, version: int) -> None:
         self._server.move(_CONTROLS[self._engine](folder, version), version)
         self.version = version
-        self._folder.keep(folder)
+
+    def _restore(self, written: WeightFolder | None, version: int) -> None:
+        """Have a server that was started anew load the newest of what was written for another."""
+        if written is not None and written.newest is not None:
+            self._folder = written
+            self._move(written.newest, version)

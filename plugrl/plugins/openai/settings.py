@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,20 +23,16 @@ if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
 
 DEFAULT_KEY = "OPENAI_API_KEY"
+#: What stands in a command for the port that is chosen.
+PORT = "{port}"
 
 
 @dataclass
-class OpenAiConfig:
-    """Options of the inference service ``openai``."""
+class ServedModelConfig:
+    """Options that servers have in common, whoever starts them."""
 
-    base_url: str | None = described(
-        None, "address of the server, such as http://127.0.0.1:8000/v1"
-    )
     model: str | None = described(
         None, "name that the server has for the model; null: the only one that it has"
-    )
-    api_key: str | None = described(
-        None, "environment variable that holds the key; null: OPENAI_API_KEY, if it is set"
     )
     engine: Literal["auto", "vllm", "sglang", "plugrl", "generic", "chat"] = described(
         "auto",
@@ -70,8 +67,50 @@ class OpenAiConfig:
         None, "folder for new weights that the server reads too; null: one for temporary files"
     )
 
+
+@dataclass
+class OpenAiConfig(ServedModelConfig):
+    """Options of the inference service ``openai``."""
+
+    base_url: str | None = described(
+        None, "address of the server, such as http://127.0.0.1:8000/v1"
+    )
+    api_key: str | None = described(
+        None, "environment variable that holds the key; null: OPENAI_API_KEY, if it is set"
+    )
+
     def __post_init__(self) -> None:
         check_address(self.base_url, self.api_key, DEFAULT_KEY)
+
+
+@dataclass
+class ServerConfig(ServedModelConfig):
+    """Options of the inference service ``server``."""
+
+    command: str = described(
+        "",
+        "starts the server, such as vllm serve MODEL --host 127.0.0.1 --port {port}; {port} is a "
+        "free one",
+    )
+    start_timeout: float = described(
+        1800.0,
+        "seconds that the server may take until it answers at /health",
+        above=0,
+        at_most=1e6,
+    )
+
+
+def command_fault(command: str) -> str:
+    """Why a command starts no server; "": it may."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        return f"cannot be divided into words ({error}); close its quotes"
+    if not words:
+        return "is needed, such as vllm serve MODEL --host 127.0.0.1 --port {port}"
+    if PORT not in command:
+        return f"has no {PORT}; write --port {PORT}, so that several servers fit on a machine"
+    return ""
 
 
 def address_of(config: Any) -> Address:
@@ -99,16 +138,8 @@ def findings(check: Preflight) -> Iterator[Finding]:
     The server is asked what it is where that decides whether it can do what is configured.
     """
     config, path = check.section, check.path
-    lacks = [m for m in ("httpx", "tenacity") if importlib.util.find_spec(m) is None]
-    for module in lacks:
-        yield path, missing(module, "openai")
     if not config.base_url:
         yield f"{path}.base_url", "is needed, such as http://127.0.0.1:8000/v1"
-    if config.weights_folder and not _can_be_folder(config.weights_folder):
-        yield (
-            f"{path}.weights_folder",
-            f"{config.weights_folder} is no folder and cannot become one; name a folder",
-        )
     environment = check.root.environment
     given = environment.setup_script or config.api_key in environment.variables
     if config.api_key and not given and not os.environ.get(config.api_key):
@@ -116,6 +147,36 @@ def findings(check: Preflight) -> Iterator[Finding]:
             f"{path}.api_key",
             f"the environment variable {config.api_key} is not set"
             f"{did_you_mean_variable(config.api_key)}; set it, or name another",
+        )
+    yield from served_findings(check)
+    name = path.split(".")[1]
+    trained = check.root.models[name].get("train") is not None
+    if trained and config.base_url and not is_local(config.base_url) and not config.weights_folder:
+        yield (
+            f"{path}.weights_folder",
+            "is needed: the server is on another machine, and must read the weights of a model "
+            "that is trained here",
+        )
+
+
+def server_findings(check: Preflight) -> Iterator[Finding]:
+    """What is missing of the settings of a server that the run starts."""
+    fault = command_fault(check.section.command)
+    if fault:
+        yield f"{check.path}.command", fault
+    yield from served_findings(check)
+
+
+def served_findings(check: Preflight) -> Iterator[Finding]:
+    """What does not fit, whoever starts the server."""
+    config, path = check.section, check.path
+    lacks = [m for m in ("httpx", "tenacity") if importlib.util.find_spec(m) is None]
+    for module in lacks:
+        yield path, missing(module, "openai")
+    if config.weights_folder and not _can_be_folder(config.weights_folder):
+        yield (
+            f"{path}.weights_folder",
+            f"{config.weights_folder} is no folder and cannot become one; name a folder",
         )
     name = path.split(".")[1]
     if check.root.models[name].get("train") is not None:
@@ -139,7 +200,7 @@ def _engine(config: Any) -> str:
     from plugrl.plugins.openai import handshake
     from plugrl.plugins.openai.conversation import Conversation
 
-    if config.engine != "auto":
+    if config.engine != "auto" or not config.get("base_url"):
         return str(config.engine)
     try:
         address = address_of(config)
@@ -200,12 +261,6 @@ def _training_findings(config: Any, path: str, name: str) -> Iterator[Finding]:
             f"{path}.engine",
             f"{config.engine} {why}, and model {name!r} is trained; use vllm or sglang, or the "
             "inference service transformers",
-        )
-    if config.base_url and not is_local(config.base_url) and not config.weights_folder:
-        yield (
-            f"{path}.weights_folder",
-            "is needed: the server is on another machine, and must read the weights of a model "
-            "that is trained here",
         )
 
 

@@ -20,6 +20,7 @@ from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.rollout.processes.messages import Sent, pack_error
 from plugrl.plugins.distributed import wire
+from plugrl.plugins.distributed.weight_link import Bucket, Link, Receiver, memory_name
 from plugrl.plugins.ray.cluster import load_ray, packages
 from plugrl.plugins.ray.files import Files, provide
 
@@ -82,6 +83,7 @@ class EngineActor:
         relocate(provide(files))
         torch.set_num_threads(setup.threads)
         self._setup = setup
+        self._receiver: Receiver | None = None
 
     async def place(self) -> dict[str, str]:
         """Where it is: address of the machine, process, and what is installed there."""
@@ -114,6 +116,30 @@ class EngineActor:
     async def give_adapter(self, frozen: Any, products: Any, merge: Merge, version: int) -> Outcome:
         """Give the engine frozen weights and an adapter, merged here."""
         return await _outcome(self._give_adapter, frozen, products, merge, version)
+
+    async def memory(self) -> Outcome:
+        """Equal for processes that can read the memory of one another."""
+        return await _outcome(memory_name, self._setup.spec.device)
+
+    async def receive(
+        self, number: int, version: int, link: Link, transfer: int, buckets: Sequence[Bucket]
+    ) -> Outcome:
+        """Take weights that others send at the same time, as engine ``number`` of a link."""
+        return await _outcome(self._receive, number, version, link, transfer, buckets)
+
+    def _receive(
+        self, number: int, version: int, link: Link, transfer: int, buckets: Sequence[Bucket]
+    ) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is None or receiver.key != link.key:
+            receiver = Receiver(link, number)
+        arriving = receiver.receive(transfer, buckets)
+        service = self._service
+        # Engines of others may look at a weight twice.
+        weights = arriving if service.reads_weights_once else dict(arriving)
+        service.update_weights(weights, version)
+        arriving.drain()
+        self._receiver = receiver
 
     def _load(self) -> EngineTraits:
         setup = self._setup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from plugrl.core.errors import PlugrlError
+from plugrl.core.errors import EngineLost, PlugrlError
 from plugrl.core.plugins.user_code.error_location import one_line
 
 #: Words of Ray's messages about an actor that died, with what they mean; the first that fits.
@@ -35,6 +35,8 @@ def reason(error: BaseException) -> str:
 
     What the code in it has raised is told as such, with its type.
     """
+    if isinstance(error, EngineLost):
+        return error.how
     if isinstance(error, PlugrlError):
         return str(error)
     names = [cls.__name__ for cls in type(error).__mro__]

@@ -7,16 +7,17 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from plugrl.core.errors import RunError
+from plugrl.core.errors import EngineLost, RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.endpoint.clients.callables import DaemonThreads
 from plugrl.core.text.inference.services import AdapterWeights
 from plugrl.core.text.rollout.processes.messages import unpack_error
 from plugrl.plugins.distributed import wire
+from plugrl.plugins.distributed.weight_link import TransferError
 from plugrl.plugins.ray import cluster
 from plugrl.plugins.ray.engine_actor import EngineActor, EngineSetup, EngineTraits, Outcome
 from plugrl.plugins.ray.errors import failure, reason
@@ -36,6 +37,9 @@ class Task:
 
     text: str
     step: int | None = None
+
+
+_LOOKED = Task("said where it computes")
 
 
 @dataclass(slots=True)
@@ -84,8 +88,8 @@ class Replicas:
         self._lock = threading.RLock()
         self._locks = [threading.Lock() for _ in range(count)]
         self._lives = 0
-        #: How the present weights were given.
-        self._given: tuple[str, tuple[Any, ...]] | None = None
+        #: Says how the present weights are given: a method of the actor, and arguments.
+        self._given: Callable[[], tuple[str, tuple[Any, ...]]] | None = None
         #: The edition of the frozen weights in the object store, and what stands for them.
         self._frozen: tuple[object, Any] = None, None
         #: How many replicas were replaced.
@@ -161,8 +165,8 @@ class Replicas:
             for ref in done or late:
                 number, life = waiting.pop(ref)
                 try:
-                    outcomes[number] = ray.get(ref, timeout=None if done else 0)
-                except ray.exceptions.RayError as error:
+                    outcomes[number] = _outcome(ray.get(ref, timeout=None if done else 0))
+                except (ray.exceptions.RayError, EngineLost) as error:
                     self._replace(number, life, error, tasks[number])
                     until = time.monotonic() + self._timeout
                     self._send(waiting, number, method, asked[number])
@@ -188,7 +192,7 @@ class Replicas:
                 raise
             except TimeoutError:
                 error = exceptions.GetTimeoutError()
-            except exceptions.RayError as raised:
+            except (exceptions.RayError, EngineLost) as raised:
                 error = raised
             await _apart(self._replace, number, seat.life, error, task)
 
@@ -240,7 +244,71 @@ class Replicas:
             self.close()
         for outcome in outcomes:
             _value(outcome)
-        self._given = method, given
+        self._given = lambda: (method, given)
+
+    def memories(self) -> list[str]:
+        """Of each replica, what is equal for processes that can read its memory."""
+        everyone = range(self._count)
+        told = self.call("memory", dict.fromkeys(everyone, ()), dict.fromkeys(everyone, _LOOKED))
+        return [told[number] for number in everyone]
+
+    @property
+    def lives(self) -> list[int]:
+        """Changes when a replica is replaced."""
+        return [seat.life for seat in self._seats]
+
+    def take_sent(
+        self,
+        version: int,
+        sent: Sequence[Any],
+        stop: Callable[[], None],
+        present: Callable[[], tuple[str, tuple[Any, ...]]],
+    ) -> bool:
+        """Have all replicas take weights that ranks send at the same time.
+
+        Args:
+            version: of the weights.
+            sent: what the replicas have to know of it.
+            stop: tells all who take part that one has failed.
+            present: how replicas that take over later get these weights.
+
+        Returns:
+            Whether all have them; else those that died were replaced, and it has to be done again.
+
+        Raises:
+            RunError: too many replicas have died, or weights do not reach them.
+            Exception: what the engine raises; then nothing counts as given.
+        """
+        task, waiting = Task(f"took the weights of version {version}"), _Waiting()
+        for number in range(self._count):
+            self._send(waiting, number, "receive", (number, version, *sent))
+        lost: list[tuple[int, int, BaseException]] = []
+        errors: list[Exception] = []
+        until = time.monotonic() + self._timeout
+        while waiting:
+            left = max(0.0, until - time.monotonic())
+            done, late = self._ray.wait(list(waiting), num_returns=1, timeout=left)
+            for ref in done or late:
+                number, life = waiting.pop(ref)
+                try:
+                    _value(self._ray.get(ref, timeout=None if done else 0))
+                except self._ray.exceptions.RayError as error:
+                    stop()
+                    lost.append((number, life, error))
+                except Exception as error:
+                    stop()
+                    errors.append(error)
+        raised = [error for error in errors if not isinstance(error, TransferError)]
+        if raised:
+            self.close()
+            raise raised[0]
+        for each in lost:
+            self._replace(*each, task)
+        if errors and not lost:
+            raise RunError(f"weights did not reach model {self._model!r}: {errors[0]}")
+        if not lost:
+            self._given = present
+        return not lost
 
     def _put(self, value: Any) -> Any:
         """What stands for a value that is in the object store."""
@@ -296,7 +364,7 @@ class Replicas:
         seat.place = get(seat.actor.place.remote(), timeout=settings().start_timeout)
         traits: EngineTraits = _value(get(loading, timeout=self._timeout))
         if self._given is not None:
-            method, given = self._given
+            method, given = self._given()
             _value(get(getattr(seat.actor, method).remote(*given), timeout=self._timeout))
         return traits
 
@@ -329,7 +397,7 @@ class Replicas:
                 except self._ray.exceptions.GetTimeoutError as late:
                     self._end([seat])
                     self._fail_start(number, seat, late)
-                except self._ray.exceptions.RayError as again:
+                except (self._ray.exceptions.RayError, EngineLost) as again:
                     self._end([seat])
                     said, error = self._start_failure(number, seat, again), again
                 else:
@@ -377,6 +445,14 @@ def _value(outcome: Outcome) -> Any:
     if error is not None:
         raise unpack_error(error)
     return value
+
+
+def _outcome(outcome: Outcome) -> Outcome:
+    """The same outcome; raises if it is that the engine is lost, as the actor might be."""
+    error = None if outcome[1] is None else unpack_error(outcome[1])
+    if isinstance(error, EngineLost):
+        raise error
+    return outcome
 
 
 async def _apart(function: Any, *arguments: Any) -> Any:
