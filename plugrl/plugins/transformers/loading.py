@@ -41,6 +41,9 @@ def load_model(spec: ModelSpec) -> PreTrainedModel:
     """
     dtype = getattr(torch, spec.source.dtype)
     model = _from_folder(spec) if spec.source.path else _from_config(spec)
+    if getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None):
+        # Before 5.24, transformers chose attention of torch here, which leaves the cap out.
+        model.set_attn_implementation("eager")
     threads.widen(model.num_parameters())
     return model.to(device=spec.device, dtype=dtype)
 

@@ -17,8 +17,8 @@ _AHEAD = 32
 _BLOCK = 1024
 #: Vocabularies up to this size are searched at once.
 _FEW = 4 * _BLOCK
-#: Halvings of the numbers between 0 and 1 in float32, as whole numbers, until one is left.
-_HALVINGS = 31
+#: Bits that numbers between 0 and 1 in float32 take, as whole numbers.
+_MASS_BITS = 30
 
 
 class Sampler:
@@ -243,14 +243,14 @@ def cut_by_bounds(
 ) -> torch.Tensor:
     """The same without sorting, for large vocabularies on an accelerator.
 
-    The least mass that is kept is found by halving, exactly: positive numbers in float32 are
-    ordered as their bits are. Tokens of exactly that mass are all kept, as ``transformers`` does.
+    The least mass that is kept is found exactly: positive numbers in float32 are ordered as their
+    bits are. Tokens of exactly that mass are all kept, as ``transformers`` does.
     """
     if min_p is not None:
         probs = torch.where(probs >= min_p * probs.amax(-1, keepdim=True), probs, 0.0)
     bits = probs.view(torch.int32)
     if top_k is not None:
-        least = _halve(bits, lambda enough: enough.sum(-1, keepdim=True) >= top_k)
+        least = _largest_bound(bits, lambda enough: enough.sum(-1, keepdim=True) >= top_k)
         probs = torch.where(bits >= least, probs, 0.0)
         bits = probs.view(torch.int32)
     mass = top_p * probs.sum(-1, keepdim=True, dtype=torch.float64)
@@ -259,19 +259,23 @@ def cut_by_bounds(
         kept = torch.where(enough, probs, 0.0)
         return kept.sum(-1, keepdim=True, dtype=torch.float64) >= mass
 
-    return torch.where(bits >= _halve(bits, holds), probs, 0.0)
+    return torch.where(bits >= _largest_bound(bits, holds), probs, 0.0)
 
 
-def _halve(bits: torch.Tensor, holds: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """The largest bound, [B, 1], at which ``holds`` of the tokens that reach it, [B, V]."""
-    low = torch.zeros_like(bits[:, :1])
-    # One above the bits of 1.0.
-    high = torch.full_like(low, 0x3F800001)
-    for _ in range(_HALVINGS):
-        middle = low + (high - low) // 2
-        reached = holds(bits >= middle)
-        low, high = torch.where(reached, middle, low), torch.where(reached, high, middle)
-    return low
+def _largest_bound(
+    bits: torch.Tensor, holds: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """The largest bound, [B, 1], at which ``holds`` of the tokens that reach it, [B, V].
+
+    It is found digit by digit. Compiled, all values of a digit are tried in one pass over the
+    tokens; else each takes its own, so that digits are bits.
+    """
+    digit = 3 if torch.compiler.is_compiling() else 1
+    bound = torch.zeros_like(bits[:, :1])
+    for shift in reversed(range(0, _MASS_BITS, digit)):
+        tried = [holds(bits >= bound + (value << shift)) for value in range(1, 2**digit)]
+        bound = bound + (torch.cat(tried, -1).sum(-1, keepdim=True, dtype=bits.dtype) << shift)
+    return bound
 
 
 def _search(masses: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
