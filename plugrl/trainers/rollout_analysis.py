@@ -115,6 +115,7 @@ class RolloutAnalysisTrainer(Trainer):
             params.models, context.factory, seed=params.seed, device=context.settings.device
         )
         with closing(models):
+            self.run.places.add("models", models.places)
             for path in files[self._step :]:
                 with self.run.phase("analysis"):
                     self._metrics = self._analyse(path, models)

@@ -1,7 +1,7 @@
 """A process in the place of ``vllm serve`` or SGLang: their documented interface on a port.
 
-``python stand_in.py KIND PORT [SOURCE]``, with the JSON of a model's source in a file. It also starts
-a process, as theirs do, and tells its number at ``/child``.
+``python stand_in.py KIND PORT [SOURCE]``, with a model's source as JSON in a file. It also starts a
+process, as theirs do, and tells its number at ``/child``.
 """
 
 import json

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import threading
 from functools import partial
@@ -12,6 +13,7 @@ from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, start
+from plugrl.core.run.records.places import read_places
 from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import AdapterWeights
@@ -231,5 +233,8 @@ def test_a_run_on_one_replica_equals_one_in_this_process(tmp_path, ray, settings
         tree["settings"]["cluster"] = settings
         runs[name] = start(prepare(tree))
     assert comparable_metrics(runs["near"]) == comparable_metrics(runs["far"])
+    ((name, said),) = read_places(runs["far"].folder).items()
+    assert name.startswith("replica 1 of model 'policy' on node ")
+    assert re.search(r"plugrl .*; weights of version \d+; of the run \d+% busy, .* a second", said)
     near, far = (runs[name].checkpoint()["trainer"]["models"] for name in ("near", "far"))
     assert_equal_states(near, far)

@@ -44,6 +44,7 @@ from plugrl.core.run.process.heap import GarbageCollection
 from plugrl.core.run.process.signals import SignalWatch, write_stderr
 from plugrl.core.run.progress import DETAIL, Bar, Progress
 from plugrl.core.run.records.headline import headline_metric
+from plugrl.core.run.records.places import Places
 from plugrl.core.run.records.records import RunRecords, State, Status, plain_numbers
 from plugrl.core.run.records.timeline import Timeline
 from plugrl.core.run.report.live import LiveReport
@@ -125,6 +126,7 @@ class Run(RenamedMethods):
         self._status = Status(folder)
         self._records = RunRecords(folder)
         self.timeline = Timeline(folder)
+        self.places = Places(folder)
         self.garbage = GarbageCollection()
         self._trackers = TrackerGroup(trackers, self.settings.tracker_timeout)
         self._latest: dict[str, float | int] = {}
@@ -351,6 +353,7 @@ class Run(RenamedMethods):
             self.save()
         self._score = None
         self._status.step(step)
+        self.places.write()
         self.garbage.end_step()
         self._honour_stop()
         # If this was the last step, the run is done, even if a stop was requested meanwhile.
@@ -553,6 +556,7 @@ class Run(RenamedMethods):
         self._shutdown.ended = True
         self._active = False
         self._progress.close()
+        self.places.write(last=True)
         self._resources.close()
         self.garbage.thaw()
         # Hooks and trackers may still log, so the files are closed after them; the lock is released

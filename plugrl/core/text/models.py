@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from plugrl.core.config.view import ConfigView
     from plugrl.core.factory import Factory
+    from plugrl.core.run.records.places import Place
 
 Service = TypeVar("Service", bound=BaseTrainService)
 
@@ -190,6 +191,11 @@ class Models(Mapping[str, Model]):
                 "or another name"
             ) from error
         self._given[name] = dict(weights)
+
+    def places(self) -> list[Place]:
+        """The processes on other machines that sample from models, or train them."""
+        services = [each for m in self._models.values() for each in (m.inference, m.train)]
+        return [place for each in services if each is not None for place in each.places()]
 
     def close(self) -> None:
         """End what the services run in the background, or elsewhere."""

@@ -161,6 +161,7 @@ class TrajectoryTrainer(Trainer):
     def train(self) -> TrainingResult:
         """Run all steps; after a resume, the remaining ones."""
         with closing(self.models):
+            self.run.places.add("models", self.models.places)
             self._set_up()
             with closing(self._collector):
                 self._train()

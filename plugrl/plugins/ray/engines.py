@@ -164,6 +164,8 @@ class RayInferenceService(InferenceService):
         asked = {n: ([requests[i] for i in part],) for n, part in parts.items()}
         tasks = {n: _task(own) for n, (own,) in asked.items()}
         found = self._replicas.call("generate", asked, tasks)
+        for n, given in found.items():
+            self._replicas.uses[n].add_tokens(sum(len(answer.tokens) for answer in given))
         answers = {i: a for n, part in parts.items() for i, a in zip(part, found[n], strict=True)}
         return [answers[i] for i in range(len(requests))]
 
@@ -175,11 +177,25 @@ class RayInferenceService(InferenceService):
             Exception: what an engine raises.
         """
         number = self._placement.place(group_of(request))
+        use = self._replicas.uses[number]
+        use.begin()
         try:
             answer: Completion = await self._replicas.complete(number, request, _task([request]))
         finally:
             self._placement.answered(number)
+            use.end()
+        use.add_tokens(len(answer.tokens))
         return answer
+
+    def places(self) -> Sequence[Mapping[str, Any]]:
+        """Where the replicas are, and what they did."""
+        if not hasattr(self, "_replicas"):
+            return ()
+        return [
+            {**place, "weights": self.version, "of": "the run", **use.numbers()}
+            for place, use in zip(self._replicas.places, self._replicas.uses, strict=False)
+            if place
+        ]
 
     def close(self) -> None:
         """End the replicas; a later request starts them anew, with the present weights."""

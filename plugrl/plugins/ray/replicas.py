@@ -42,6 +42,47 @@ class Task:
 _LOOKED = Task("said where it computes")
 
 
+class Use:
+    """How long a replica had requests, and how many tokens it gave; several threads may tell it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = self._since = time.monotonic()
+        self._open, self._busy, self._tokens = 0, 0.0, 0
+
+    def begin(self) -> None:
+        """A request begins."""
+        with self._lock:
+            if not self._open:
+                self._since = time.monotonic()
+            self._open += 1
+
+    def end(self) -> None:
+        """One has ended."""
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._busy += time.monotonic() - self._since
+
+    def add_tokens(self, count: int) -> None:
+        """Answers had so many tokens."""
+        with self._lock:
+            self._tokens += count
+
+    def numbers(self) -> dict[str, float]:
+        """Seconds since the start, those with requests and those without, and tokens."""
+        with self._lock:
+            now = time.monotonic()
+            seconds = now - self._began
+            busy = self._busy + (now - self._since if self._open else 0.0)
+        return {
+            "seconds": round(seconds, 3),
+            "busy": round(busy, 3),
+            "for_requests": round(seconds - busy, 3),
+            "tokens": self._tokens,
+        }
+
+
 @dataclass(slots=True)
 class _Seat:
     """A replica, which is the ``life``-th at its place."""
@@ -85,6 +126,8 @@ class Replicas:
         self._ray = ray = cluster.connect()
         self._setup, self._files = ray.put(setup), ray.put(files)
         self._seats: list[_Seat] = []
+        #: What those at each place did.
+        self.uses = [Use() for _ in range(count)]
         self._lock = threading.RLock()
         self._locks = [threading.Lock() for _ in range(count)]
         self._lives = 0
@@ -100,8 +143,12 @@ class Replicas:
 
     @property
     def places(self) -> list[dict[str, str]]:
-        """Where the replicas are."""
-        return [seat.place for seat in self._seats]
+        """Where the replicas are; of one that starts, nothing."""
+        return [
+            seat.place
+            and {"name": f"{self._name(number)} on node {seat.place['node']}", **seat.place}
+            for number, seat in enumerate(self._seats)
+        ]
 
     def start(self) -> EngineTraits:
         """Start all that do not run, and say what their engines are.
@@ -159,6 +206,7 @@ class Replicas:
         until = time.monotonic() + self._timeout
         for number, arguments in asked.items():
             self._send(waiting, number, method, arguments)
+            self.uses[number].begin()
         while waiting:
             left = max(0.0, until - time.monotonic())
             done, late = ray.wait(list(waiting), num_returns=1, timeout=left)
@@ -166,6 +214,7 @@ class Replicas:
                 number, life = waiting.pop(ref)
                 try:
                     outcomes[number] = _outcome(ray.get(ref, timeout=None if done else 0))
+                    self.uses[number].end()
                 except (ray.exceptions.RayError, EngineLost) as error:
                     self._replace(number, life, error, tasks[number])
                     until = time.monotonic() + self._timeout

@@ -142,6 +142,10 @@ class InferenceService(RenamedMethods, Component, ABC):
         """
         return await asyncio.wrap_future(self._batcher().submit(request))
 
+    def places(self) -> Sequence[Mapping[str, Any]]:
+        """Its processes on other machines, as rows of :class:`~plugrl.core.run.records.places`."""
+        return ()
+
     def close(self) -> None:
         """End what serves :meth:`complete`; requests that wait end with a ``RunError``.
 
@@ -303,6 +307,10 @@ class BaseTrainService(RenamedMethods, Component, ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
+
+    def places(self) -> Sequence[Mapping[str, Any]]:
+        """As of :class:`InferenceService`."""
+        return ()
 
     def close(self) -> None:
         """Let go of what runs elsewhere; called when nothing more is asked of the service."""

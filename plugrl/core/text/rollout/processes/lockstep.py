@@ -58,7 +58,13 @@ class PooledRollouts(Seats):
     def stream(self, spent: Spent | None = None) -> PooledStream:
         """The same processes for attempts in the background."""
         return PooledStream(
-            self._pool, self._count, self._setup, self._worker, self._services, spent
+            self._pool,
+            self._count,
+            self._setup,
+            self._worker,
+            self._services,
+            spent,
+            self._utilisation,
         )
 
     def metrics(self) -> dict[str, float]:
@@ -99,7 +105,7 @@ class PooledRollouts(Seats):
             self._pool.discard([seat.index for seat in seats if seat.open])
             raise
         if self._utilisation is not None:
-            self._utilisation.end(self._pool.places())
+            self._utilisation.end()
         return self._found
 
     def assign(self, seat: Seat) -> None:
@@ -212,5 +218,8 @@ def pooled_rollouts(
     # Phases of a run that want the same places share them.
     name = "worker_processes" if executor is None else f"worker_processes of {chosen}"
     pool = run.keep(name, lambda: WorkerPool(restarts, health, executor))
-    utilisation = None if executor is None else Utilisation(run.timeline, run.folder)
+    utilisation = None
+    if executor is not None:
+        utilisation = Utilisation(run.timeline, pool.places)
+        run.places.add("workers", utilisation.rows)
     return PooledRollouts(pool, count, setup, worker, services, utilisation)

@@ -11,6 +11,7 @@ from plugrl.core.text.inference import completions
 from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
 from plugrl.core.text.rollout.processes.messages import pack_error
 from plugrl.core.text.rollout.processes.seats import Item, Seat, Seats
+from plugrl.core.text.rollout.processes.utilisation import BUSY, FOR_MODELS, FOR_OTHERS
 from plugrl.core.text.rollout.stream import AttemptStream, Spent
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from plugrl.core.text.rollout.attempts import RolloutContext
     from plugrl.core.text.rollout.processes.messages import Setup
     from plugrl.core.text.rollout.processes.pool import WorkerPool
+    from plugrl.core.text.rollout.processes.utilisation import Utilisation
     from plugrl.core.text.rollout.rounds import RolloutRequest
     from plugrl.core.text.rollout.worker import RolloutWorker
     from plugrl.core.text.trajectory import Trajectory
@@ -34,6 +36,7 @@ class PooledStream(AttemptStream, Seats):
         pool, count, setup, worker: see :class:`Seats`.
         services: the models.
         spent: see :class:`AttemptStream`.
+        utilisation: adds up what processes on other machines do; None: nobody asks.
     """
 
     def __init__(
@@ -44,12 +47,16 @@ class PooledStream(AttemptStream, Seats):
         worker: RolloutWorker,
         services: Mapping[str, InferenceService],
         spent: Spent | None = None,
+        utilisation: Utilisation | None = None,
     ) -> None:
         AttemptStream.__init__(self, spent)
         Seats.__init__(self, pool, count, setup, worker)
         self._services = services
         self._seats: list[Seat] = []
         self._asking: dict[int, set[asyncio.Task[None]]] = {}
+        self._utilisation = utilisation
+        #: Whose message is read.
+        self._speaking = 0
 
     # -- attempts -----------------------------------------------------------------------------
 
@@ -72,6 +79,7 @@ class PooledStream(AttemptStream, Seats):
                 self._send(seat, numbers)
             except WorkerDied:
                 self.died(seat)
+        self._note(*self._seats)
 
     def assign(self, seat: Seat) -> None:
         """Send a process that took over all attempts of its seat."""
@@ -89,6 +97,9 @@ class PooledStream(AttemptStream, Seats):
         """Give what an attempt came to."""
         self._items.pop(number, None)
         self._asking.pop(number, None)
+        if self._utilisation is not None:
+            tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
+            self._utilisation.add_tokens(self._speaking, tokens)
         self.give(number, trajectories)
 
     async def stop(self, numbers: Collection[int]) -> None:
@@ -105,6 +116,7 @@ class PooledStream(AttemptStream, Seats):
                     seat.handle.send("cancel", gone)
                 except WorkerDied:
                     self.died(seat)
+        self._note(*self._seats)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -127,6 +139,8 @@ class PooledStream(AttemptStream, Seats):
         except Exception as error:
             answer = pack_error(error)
         if handle is seat.handle:
+            self._asking.get(entry.rollout, set()).discard(asyncio.current_task())
+            self._note(seat)
             try:
                 handle.send("answers", [(key, answer)])
             except WorkerDied:
@@ -144,8 +158,10 @@ class PooledStream(AttemptStream, Seats):
         loop.add_reader(seat.handle.connection.fileno(), self._readable, seat)
 
     def _readable(self, seat: Seat) -> None:
+        self._speaking = seat.index
         try:
             self.receive(seat)
+            self._note(seat)
         except BaseException as error:
             self.fail(error)
             self.leave()
@@ -157,6 +173,15 @@ class PooledStream(AttemptStream, Seats):
             for task in self._asking.pop(number, ()):
                 task.cancel()
 
+    def _note(self, *seats: Seat) -> None:
+        """Tell what processes do: one is busy as long as an attempt of it waits for no model."""
+        if self._utilisation is None:
+            return
+        for seat in seats:
+            waits = all(self._asking.get(number) for number in seat.open)
+            state = (FOR_MODELS if waits else BUSY) if seat.open else FOR_OTHERS
+            self._utilisation.becomes(seat.index, state)
+
     def _detach(self, handle: WorkerHandle) -> None:
         loop = self._loop
         if loop is not None and not loop.is_closed() and not handle.connection.closed:
@@ -167,4 +192,6 @@ class PooledStream(AttemptStream, Seats):
         seats, self._seats = self._seats, []
         for seat in seats:
             self._detach(seat.handle)
+            if self._utilisation is not None:
+                self._utilisation.becomes(seat.index, None)
         self._pool.discard([seat.index for seat in seats if seat.open])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from plugrl.core.run.records.places import write_places
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from plugrl.core.run.records.places import Place
     from plugrl.core.run.records.timeline import Timeline
 
-#: Seconds between two writings of the list.
-_EVERY = 2.0
+#: What a process does: it works, waits for answers of models, or has nothing to do.
+BUSY, FOR_MODELS, FOR_OTHERS = "busy", "for_models", "for_others"
 
 
 @dataclass(slots=True)
@@ -30,19 +27,24 @@ class _Share:
 
 
 class Utilisation:
-    """Adds up when each process was busy; each such time is a span of its lane in the timeline.
+    """Adds up when each process was busy.
+
+    In lockstep each such time is a span of its lane in the timeline.
 
     Args:
         timeline: of the run.
-        folder: of the run.
+        places: gives where each process is.
     """
 
-    def __init__(self, timeline: Timeline, folder: Path) -> None:
-        self._timeline, self._folder = timeline, folder
+    def __init__(
+        self, timeline: Timeline, places: Callable[[], Mapping[int, Mapping[str, str]]]
+    ) -> None:
+        self._timeline, self._places = timeline, places
         self._shares: defaultdict[int, _Share] = defaultdict(_Share)
         self._busy: dict[int, float] = {}
         self._asked: dict[int, float] = {}
-        self._began = self._written = 0.0
+        self._states: dict[int, tuple[str, float]] = {}
+        self._began = 0.0
 
     def begin(self) -> None:
         """A call begins, and all processes get work."""
@@ -77,23 +79,32 @@ class Utilisation:
         """A process has finished attempts of so many tokens."""
         self._shares[index].tokens += tokens
 
-    def end(self, places: Mapping[int, Mapping[str, str]]) -> None:
-        """A call has ended; the list is written now and then."""
+    def end(self) -> None:
+        """A call has ended."""
         now = self._timeline.now()
-        for index in places:
+        for index in self._places():
             self._shares[index].seconds += now - self._began
         self._busy.clear()
         self._asked.clear()
-        if now - self._written < _EVERY:
-            return
-        self._written = now
-        self.write(places)
 
-    def write(self, places: Mapping[int, Mapping[str, str]]) -> None:
-        """Write the list of the run."""
-        rows: list[dict[str, Any]] = []
-        for index, place in places.items():
+    def becomes(self, index: int, state: str | None) -> None:
+        """What a process of attempts in the background does from now on; None: it is left."""
+        now = self._timeline.now()
+        before = self._states.pop(index, None)
+        if before is not None:
+            share, seconds = self._shares[index], now - before[1]
+            share.seconds += seconds
+            setattr(share, before[0], getattr(share, before[0]) + seconds)
+        if state is not None:
+            self._states[index] = state, now
+
+    def rows(self) -> list[Place]:
+        """What each process is and did, for the list of the run."""
+        for index, (state, _) in list(self._states.items()):
+            self.becomes(index, state)
+        rows: list[Place] = []
+        for index, place in self._places().items():
             share = self._shares[index]
             numbers = {name: getattr(share, name) for name in _Share.__slots__}
             rows.append({**place, **{k: round(v, 3) for k, v in numbers.items()}})
-        write_places(self._folder, rows)
+        return rows
