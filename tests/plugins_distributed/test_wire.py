@@ -1,10 +1,9 @@
-"""Tensors as arrays, and weights in buckets."""
+"""Tensors as arrays."""
 
 import numpy as np
 import torch
 
 from plugrl.plugins.distributed import wire
-from plugrl.plugins.distributed.train_service import buckets
 
 
 def test_tensors_come_back_equal_and_writable():
@@ -34,9 +33,3 @@ def test_tensors_come_back_equal_and_writable():
 def test_what_is_no_mapping_stays_as_it_is():
     answer = (torch.zeros(2), {"values": torch.ones(1)})
     assert wire.unpack(wire.pack(answer)) is answer
-
-
-def test_buckets_hold_whole_weights_within_the_limit():
-    sizes = {"a": (0, 4), "b": (1, 5), "c": (2, 20), "d": (3, 1), "tied": (1, 5)}
-    assert list(buckets(sizes, 10)) == [["a", "b", "tied"], ["c"], ["d"]]
-    assert list(buckets({}, 10)) == []

@@ -21,6 +21,14 @@ from plugrl.core.run.checkpoints.shards import SavedShards, Shard
 from plugrl.plugins.distributed import shard_files, wire
 from plugrl.plugins.distributed.rank_service import RankTrainService
 from plugrl.plugins.distributed.sharding import make_mesh
+from plugrl.plugins.distributed.weight_link import (
+    Bucket,
+    Link,
+    Sender,
+    TransferError,
+    memory_name,
+    views,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.text.inference.services import ModelSpec
@@ -32,6 +40,10 @@ class RankWorker:
     def __init__(self) -> None:
         self._service: RankTrainService | None = None
         self._spread: dict[str, torch.Tensor] = {}
+        self._sender: Sender | None = None
+        self._store: dist.Store | None = None
+        #: Copies of the weights that engines have, on the host.
+        self._sent: dict[str, torch.Tensor] = {}
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of this class; dicts of tensors are packed on their way."""
@@ -95,9 +107,65 @@ class RankWorker:
     def drop(self) -> None:
         """Forget the model."""
         self._service, self._spread = None, {}
+        self._sender, self._store, self._sent = None, None, {}
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+
+    # -------------------------------------------------------------- weights for engines
+
+    def memory(self, device: str) -> str:
+        """Equal for processes that can read the memory of one another."""
+        return memory_name(device)
+
+    def open_store(self, address: str, timeout: float) -> int:
+        """Begin a store for a link to engines, and say its port; others than rank 0 have none."""
+        if dist.get_rank() > 0:
+            return 0
+        limit = timedelta(seconds=timeout)
+        self._store = dist.TCPStore(
+            address, 0, is_master=True, wait_for_workers=False, timeout=limit
+        )
+        return int(self._store.port)
+
+    def send_weights(self, link: Link, number: int, buckets: Sequence[Bucket]) -> str:
+        """Send the weights without the adapter to engines; every rank does so.
+
+        The first rank keeps a copy of them on the host, for engines that take over later.
+
+        Returns:
+            What went wrong at an engine; empty: nothing.
+        """
+        rank, service = dist.get_rank(), self.service
+        if self._sender is None or self._sender.key != link.key:
+            store = link.join() if self._store is None else self._store
+            self._sender = Sender(link, store, rank, service.device)
+
+        def fill(bucket: Bucket, flat: torch.Tensor | None) -> None:
+            service.fill(bucket, flat)
+            if rank == 0 and flat is not None:
+                self._keep(bucket, flat)
+
+        try:
+            self._sender.send(number, buckets, fill)
+        except TransferError as error:
+            self._sender = None
+            return str(error)
+        if service.device != "cpu":
+            torch.cuda.synchronize()
+        return ""
+
+    def _keep(self, bucket: Bucket, flat: torch.Tensor) -> None:
+        for slot, value in views(bucket, flat):
+            name = slot.names[0]
+            if name not in self._sent:
+                kept = torch.empty(slot.shape, dtype=slot.dtype, pin_memory=flat.is_cuda)
+                self._sent |= dict.fromkeys(slot.names, kept)
+            self._sent[name].copy_(value, non_blocking=True)
+
+    def sent_weights(self) -> dict[str, torch.Tensor]:
+        """The weights that engines have had last, of the first rank; empty on others."""
+        return self._sent
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of the service."""

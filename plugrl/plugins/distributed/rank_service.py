@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.plugins.distributed.sharding import LocalShards, Passes, shard
+from plugrl.plugins.distributed.weight_link import Bucket, Slot, views
 from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.plugins.transformers.training.masters import MasterWeights
@@ -85,6 +86,11 @@ class RankTrainService(LocalTrainService):
         square = norm.to(self._mesh.device_type) ** 2
         dist.all_reduce(square, group=group)
         return square.sqrt()
+
+    @property
+    def device(self) -> str:
+        """Where this rank computes."""
+        return self._device
 
     @property
     def packs(self) -> bool:
@@ -188,19 +194,36 @@ class RankTrainService(LocalTrainService):
         wanted = held if names is None else {name: held[name] for name in names}
         return self.gather(wanted, self._dtype)
 
-    def weight_sizes(self) -> dict[str, tuple[int, int]]:
-        """Of each weight without the adapter, in order, its number and bytes.
-
-        Names of one weight have one number.
-        """
-        numbers: dict[int, int] = {}
-        return {
-            name: (
-                numbers.setdefault(_storage(held), len(numbers)),
-                held.numel() * self._dtype.itemsize,
+    def weight_slots(self) -> list[Slot]:
+        """The weights without the adapter, in order, each with all of its names."""
+        names: dict[int, list[str]] = {}
+        held = self._held()
+        for name, value in held.items():
+            names.setdefault(_storage(value), []).append(name)
+        return [
+            Slot(
+                tuple(own),
+                self._dtype if held[own[0]].is_floating_point() else held[own[0]].dtype,
+                tuple(held[own[0]].shape),
             )
-            for name, held in self._held().items()
-        }
+            for own in names.values()
+        ]
+
+    @torch.no_grad()
+    def fill(self, bucket: Bucket, flat: torch.Tensor | None) -> None:
+        """Gather the weights of a bucket; all ranks do so.
+
+        Args:
+            bucket: of the weights without the adapter.
+            flat: gets their bytes; None: nobody wants them of this rank.
+        """
+        held = self._held()
+        if flat is None:
+            for slot in bucket:
+                whole_tensor(held[slot.names[0]].detach().to(slot.dtype))
+            return
+        for slot, place in views(bucket, flat):
+            place.copy_(whole_tensor(held[slot.names[0]].detach().to(slot.dtype)))
 
     def _held(self) -> Mapping[str, torch.Tensor]:
         return super().weights() if self._adapter is None else self._adapter.base()

@@ -23,6 +23,7 @@ _PHASES = {
     "apply_gradient": "took the optimizer step",
     "weights": "gathered the weights",
     "gather": "gathered the weights",
+    "send_weights": "sent the weights to the engines",
     "save": "wrote its part of the checkpoint",
     "restore": "read its part of the checkpoint",
 }
@@ -43,18 +44,19 @@ class Ranks:
         workers: how many.
         device: ``cpu`` or ``cuda``: each has a GPU of its own.
         timeout: seconds that any of their calls may take.
+        gpus: the share of its GPU that each takes.
 
     Raises:
         RunError: they do not fit in the cluster, or do not start.
     """
 
-    def __init__(self, workers: int, device: str, timeout: float) -> None:
+    def __init__(self, workers: int, device: str, timeout: float, gpus: float = 1.0) -> None:
         self._ray = ray = connect()
-        self.key = _key(workers, device, timeout)
+        self.key = _key(workers, device, timeout, gpus)
         self._timeout, self._actors = timeout, []
         self._lock = threading.Lock()
         check_nodes(("torch", "transformers"))
-        wanted = _resources(device)
+        wanted = _resources(device, gpus)
         self._group = ray.util.placement_group([wanted] * workers, strategy="PACK")
         start = settings().start_timeout
         if not self._group.wait(start):
@@ -83,7 +85,21 @@ class Ranks:
         self._nodes = [places[number][0] for number in order]
         self.processes = [places[number][2] for number in order]
         host, port, _ = places[order[0]]
+        #: The address of rank 0's machine.
+        self.host = host
+        if device == "cuda":
+            self._check_cards()
         self.each("join", [(r, workers, host, port, device, timeout) for r in range(workers)])
+
+    def _check_cards(self) -> None:
+        cards = self.all("memory", "cuda")
+        shared = next((rank for rank, card in enumerate(cards) if card in cards[:rank]), None)
+        if shared is not None:
+            self.kill()
+            raise RunError(
+                f"ranks {cards.index(cards[shared])} and {shared} are on one GPU; set "
+                "models.NAME.train.gpus above 0.5, or give each engine more than half of a GPU"
+            )
 
     def __len__(self) -> int:
         return len(self._actors)
@@ -120,6 +136,11 @@ class Ranks:
             for value in arguments
         ]
         return self.each(method, [shared] * len(self))
+
+    def refer(self, method: str, *arguments: Any) -> Any:
+        """What stands for the answer of the first rank, which stays where it is, packed."""
+        with self._lock:
+            return self._actors[0].call.remote(method, *arguments)
 
     def _collect(self, method: str, asked: list[Any], seconds: float) -> list[Any]:
         ray, waiting = self._ray, list(asked)
@@ -173,27 +194,28 @@ class Ranks:
         self._ray.util.remove_placement_group(self._group)
 
 
-def take_ranks(workers: int, device: str, timeout: float) -> Ranks:
+def take_ranks(workers: int, device: str, timeout: float, gpus: float = 1.0) -> Ranks:
     """Ranks that no model uses: idle ones of this cluster, or new ones in the place of others."""
     connect()
-    key = _key(workers, device, timeout)
+    key = _key(workers, device, timeout, gpus)
     for ranks in _idle:
         if ranks.key == key:
             _idle.remove(ranks)
             return ranks
-    if _idle and _has_no_room(workers, device):
+    if _idle and _has_no_room(workers, device, gpus):
         end_idle()
-    return Ranks(workers, device, timeout)
+    return Ranks(workers, device, timeout, gpus)
 
 
-def _has_no_room(workers: int, device: str) -> bool:
+def _has_no_room(workers: int, device: str, gpus: float) -> bool:
     free = connect().available_resources()
-    return any(free.get(kind, 0) < workers for kind in _resources(device))
+    wanted = _resources(device, gpus)
+    return any(free.get(kind, 0) < workers * amount for kind, amount in wanted.items())
 
 
-def _resources(device: str) -> dict[str, float]:
+def _resources(device: str, gpus: float) -> dict[str, float]:
     """What one rank takes of a machine."""
-    return {"CPU": 1.0, **({"GPU": 1.0} if device == "cuda" else {})}
+    return {"CPU": 1.0, **({"GPU": gpus} if device == "cuda" else {})}
 
 
 def give_back(ranks: Ranks) -> None:
@@ -217,8 +239,8 @@ def end_idle() -> None:
             ranks.kill()
 
 
-def _key(workers: int, device: str, timeout: float) -> tuple[Any, ...]:
-    return _session(), workers, device, timeout
+def _key(*wanted: Any) -> tuple[Any, ...]:
+    return _session(), *wanted
 
 
 def _session() -> str:

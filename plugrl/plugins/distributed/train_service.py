@@ -29,10 +29,13 @@ from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.learn.step import accumulate_gradient
+from plugrl.plugins.distributed.delivery import Delivery
 from plugrl.plugins.distributed.passes import Part, Plan, gradients_of
 from plugrl.plugins.distributed.plan import device_rows
 from plugrl.plugins.distributed.preflight import worker_findings
 from plugrl.plugins.distributed.ranks import Ranks, give_back, is_idle, take_ranks
+from plugrl.plugins.distributed.weight_link import Slot, fill_buckets
+from plugrl.plugins.ray.engines import RayInferenceService
 from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
 
@@ -56,6 +59,19 @@ class FsdpTrainConfig(LocalTrainConfig):
         "over which ranks weights, gradients and optimizer are split: all; those of a "
         "machine, with copies on other machines; none, with a copy on each",
     )
+    gpus: float = described(
+        1.0,
+        "the share of its GPU that each rank takes; engines on the cluster may take the rest. What "
+        "starts first, the engines, has to take more than half, so that no two share a GPU",
+        above=0,
+        at_most=1,
+    )
+    transfer: Literal["auto", "broadcast", "store"] = described(
+        "auto",
+        "how whole weights reach engines on the cluster. auto: within a GPU, or on CPUs within a "
+        "machine, and to others by a broadcast; broadcast: to all; store: through the driver and "
+        "Ray's object store",
+    )
     timeout: float = described(
         1800.0,
         "seconds that any call of a rank may take; then the run ends and says which rank it was",
@@ -78,6 +94,7 @@ class FsdpTrainService(TrainService):
     _ranks: Ranks | None = None
     _closed = False
     _base: dict[str, torch.Tensor] | None
+    _delivery: Delivery | None = None
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -98,7 +115,8 @@ class FsdpTrainService(TrainService):
             RunError: ranks do not fit in the cluster, or have other weights than the first.
         """
         device = "cuda" if spec.device.startswith("cuda") else "cpu"
-        self._ranks = ranks = take_ranks(self.config.workers, device, self.config.timeout)
+        self._device, wanted = device, self.config
+        self._ranks = ranks = take_ranks(wanted.workers, device, wanted.timeout, wanted.gpus)
         sent = replace(spec, device=device)
         threads = torch.get_num_threads()
         if self.config.shard == "hybrid" and len({turns for _, turns in ranks.turns}) > 1:
@@ -239,7 +257,13 @@ class FsdpTrainService(TrainService):
         return merge(*self._parts())
 
     def sync_to(self, inference: InferenceService) -> None:
-        """Give the current weights to the engine; the adapter alone to one that merges it."""
+        """Give the current weights to the engine; the adapter alone to one that merges it.
+
+        Engines of the cluster get whole weights from the ranks, without a way through the driver.
+        """
+        if isinstance(inference, RayInferenceService) and self._sends_to(inference):
+            self._deliver(inference)
+            return
         if not self._adapts or not inference.merges_adapters:
             super().sync_to(inference)
             return
@@ -247,6 +271,24 @@ class FsdpTrainService(TrainService):
         inference.update_adapter(
             AdapterWeights(lambda: frozen, frozen, products, merge), self.version
         )
+
+    def _sends_to(self, inference: RayInferenceService) -> bool:
+        wanted = self.config.transfer != "store" and inference.takes_weights
+        return wanted and not self._adapts
+
+    def _deliver(self, inference: RayInferenceService) -> None:
+        replicas, version = inference.replicas, self.version
+        if self._delivery is None or self._delivery.replicas is not replicas:
+            broadcast = self.config.transfer == "broadcast"
+            self._delivery = Delivery(
+                self.ranks, replicas, self._device, self.config.timeout, broadcast=broadcast
+            )
+
+        def present() -> tuple[str, Any]:
+            return "give", ("update_weights", self.ranks.refer("sent_weights"), version)
+
+        self.moved_bytes = self._delivery(self._buckets(), version, present)
+        inference.version = version
 
     def _parts(self) -> tuple[dict[str, torch.Tensor], dict[str, Product]]:
         """The frozen weights and what the adapter adds; the former are gathered once."""
@@ -261,10 +303,13 @@ class FsdpTrainService(TrainService):
     def _base_weights(self) -> dict[str, torch.Tensor]:
         """The weights without the adapter, gathered in buckets, so that one is on its way."""
         found: dict[str, torch.Tensor] = {}
-        sizes: dict[str, tuple[int, int]] = self._ask("weight_sizes")[0]
-        for names in buckets(sizes, _BUCKET):
+        for bucket in self._buckets():
+            names = [name for slot in bucket for name in slot.names]
             found |= self._ask("base_weights", names)[0]
-        return {name: found[name] for name in sizes}
+        return found
+
+    def _buckets(self) -> list[list[Slot]]:
+        return fill_buckets(self._ask("weight_slots")[0], _BUCKET)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""
@@ -310,28 +355,6 @@ class FsdpTrainService(TrainService):
         else:
             self._ask("load_state_dict", dict(state))
         self.optimizer_steps = int(state["optimizer_steps"])
-
-
-def buckets(sizes: Mapping[str, tuple[int, int]], limit: int) -> Iterator[list[str]]:
-    """Names of weights whose bytes are within a limit together, or of a larger one alone.
-
-    Args:
-        sizes: the number and the bytes of each weight; names of one weight have one number.
-        limit: bytes.
-    """
-    weights: dict[int, list[str]] = {}
-    for name, (number, _) in sizes.items():
-        weights.setdefault(number, []).append(name)
-    bucket: list[str] = []
-    held = 0
-    for names in weights.values():
-        size = sizes[names[0]][1]
-        if bucket and held + size > limit:
-            yield bucket
-            bucket, held = [], 0
-        bucket, held = [*bucket, *names], held + size
-    if bucket:
-        yield bucket
 
 
 def _bytes_of(weights: Mapping[str, torch.Tensor]) -> int:

@@ -53,6 +53,7 @@ class TransformersInferenceService(InferenceService):
 
     Config: ClassVar[type] = TransformersInferenceConfig
     loads_weights: ClassVar[bool] = True
+    reads_weights_once: ClassVar[bool] = True
     sampling_options = OPTIONS
     #: Where the weights are that belong to a train service too, by name; empty: there are none.
     _shared: Mapping[str, int] = MappingProxyType({})
@@ -191,8 +192,7 @@ class TransformersInferenceService(InferenceService):
         if own.keys() != weights.keys():
             names = sorted(own.keys() ^ weights.keys())
             raise ValueError(f"weights of another model: {', '.join(names[:3])} and more differ")
-        pointers = {name: tensor.data_ptr() for name, tensor in weights.items()}
-        if self._shared and pointers != self._shared:
+        if self._shared and self._shared != {n: w.data_ptr() for n, w in weights.items()}:
             # Of somebody else: the owner of those that were shared must not get them.
             self._hold({name: tensor.clone() for name, tensor in weights.items()})
             own, self._shared = self._weights, {}

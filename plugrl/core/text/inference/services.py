@@ -83,6 +83,9 @@ class InferenceService(RenamedMethods, Component, ABC):
     takes_weights: bool = True
     #: Whether it merges adapters itself, so that :meth:`update_adapter` gives it those alone.
     merges_adapters: ClassVar[bool] = False
+    #: Whether :meth:`update_weights` reads each weight once, so that of those that come from other
+    #: processes a part is there at a time.
+    reads_weights_once: ClassVar[bool] = False
     #: Whether log-probabilities of prompts can be had, which :meth:`score` is made of.
     scores_prompts: bool = True
     #: Whether answers can end at any token, not at the model's own end tokens alone.
