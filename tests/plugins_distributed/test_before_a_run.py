@@ -7,6 +7,8 @@ import pytest
 from plugrl.commands.validate import report
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
+from plugrl.plugins.ray import cluster
+from plugrl.plugins.ray.cluster import Node
 from plugrl.testing import tiny
 
 
@@ -26,9 +28,21 @@ def test_more_workers_than_devices_are_refused(tmp_path, monkeypatch):
         prepare(tree(tmp_path, workers=5))
 
 
-def test_what_a_cluster_has_is_seen_when_the_run_joins_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    prepare(tree(tmp_path, workers=5))
+def test_a_cluster_at_an_address_is_asked_for_its_devices(tmp_path, monkeypatch):
+    own = tree(tmp_path, workers=5)
+    own["settings"]["cluster"] = {"address": "10.0.0.1:6379"}
+    nodes = [Node("a", "10.0.0.1", {"CPU": 3.0}), Node("b", "10.0.0.2", {"CPU": 1.0})]
+    monkeypatch.setattr(cluster, "nodes", lambda: nodes)
+    with pytest.raises(ConfigError, match=r"train\.workers .* 5 actors with 1 CPU each .*: 4 do"):
+        prepare(own)
+    own["models"]["policy"]["train"]["workers"] = 4
+    prepare(own)
+
+
+def test_a_cluster_that_is_not_there_is_told_before_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9 does not answer"):
+        prepare(tree(tmp_path, workers=2))
 
 
 def test_a_layer_cannot_be_compiled_on_ranks(tmp_path):

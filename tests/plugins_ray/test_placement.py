@@ -1,8 +1,10 @@
 """Which replica answers a request, and what is refused before any runs."""
 
 import pytest
+import torch
 
 from plugrl.core.config.check import configure
+from plugrl.core.config.plan import batch_plan
 from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare
 from plugrl.core.text.inference.requests import GenerationRequest
@@ -71,6 +73,38 @@ def test_more_replicas_than_fit_are_refused_before_a_run(tmp_path):
     with pytest.raises(ConfigError, match=said):
         prepare(with_inference(tmp_path, replicas=5, resources={"CPU": 2}))
     prepare(with_inference(tmp_path, replicas=4, resources={"CPU": 2}))
+
+
+def test_what_all_parts_ask_for_together_is_refused_before_a_run(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    tree = with_inference(tmp_path, replicas=2, resources={"CPU": 2})
+    tree["rollout_worker"]["executor"] = {"type": "ray", "workers": 3}
+    tree["models"]["policy"]["train"] = {"type": "fsdp", "workers": 2}
+    tree["settings"]["device"] = "cpu"
+    said = (
+        r"executor\.workers \(.*: 3 rollout workers \(3\), 2 replicas of model 'policy' \(4\), 2 "
+        r"ranks of model 'policy' \(2\) need 9 CPU in all, and this machine has 8; write fewer, or"
+    )
+    with pytest.raises(ConfigError, match=said) as raised:
+        prepare(tree)
+    assert len(raised.value.faults) == 1
+    tree["rollout_worker"]["executor"]["workers"] = 2
+    plan = dict(batch_plan(prepare(tree).validated))
+    assert plan["prompts a replica of policy"] == "2 / 2 = 1"
+    assert plan["taken by each replica of policy"] == "2 CPU"
+    assert plan["taken of the cluster"] == "8 CPU"
+
+
+def test_gpus_that_this_machine_lacks_are_refused_before_a_run(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    tree = with_inference(tmp_path, replicas=2, resources={"CPU": 1, "GPU": 1})
+    with pytest.raises(ConfigError, match=r"do not fit: 1 do \(this machine has 8 CPU, 1 GPU\)"):
+        prepare(tree)
+    tree["models"]["policy"]["inference"]["resources"]["GPU"] = 0.5
+    tree["rollout_worker"]["executor"] = {"type": "ray", "workers": 1, "resources": {"GPU": 0.5}}
+    with pytest.raises(ConfigError, match=r"need 1\.5 GPU in all, and this machine has 1;"):
+        prepare(tree)
 
 
 def test_options_of_an_engine_are_those_of_its_service(tmp_path):

@@ -33,7 +33,8 @@ def test_more_actors_than_cpus_are_refused_before_a_run(tmp_path):
     tree["rollout_worker"]["executor"]["workers"] = 4
     plan = dict(batch_plan(prepare(tree).validated))
     assert plan["attempts a process of ray"] == "8 / 4 = 2"
-    assert plan["taken by each process"] == "2 CPU"
+    assert plan["taken by each process of ray"] == "2 CPU"
+    assert plan["taken of the cluster"] == "8 CPU"
 
 
 @pytest.mark.parametrize("address", ["here", "127.0.0.1:x", ":6379"])
@@ -58,8 +59,8 @@ NODES = [
     [({"CPU": 1}, 7), ({"CPU": 2}, 3), ({"CPU": 1, "GPU": 0.5}, 2), ({"GPU": 2}, 0)],
 )
 def test_actors_fit_where_one_machine_has_all_they_need(resources, fits):
-    assert cluster._unfit(NODES, resources, fits) is None
-    assert f"do not fit: {fits} do (10.0.0.1 has" in cluster._unfit(NODES, resources, fits + 1)
+    assert cluster.unfit(NODES, resources, fits) is None
+    assert f"do not fit: {fits} do (10.0.0.1 has" in cluster.unfit(NODES, resources, fits + 1)
 
 
 def test_every_difference_of_a_machine_is_told():

@@ -43,7 +43,7 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
     passes, splits = algorithm.get("epochs", 1), algorithm.get("minibatches", 1)
     rows = [
         *_loaded(prompts, samples, sequences),
-        *_places(validated.tree.get("rollout_worker"), prompts * samples),
+        *_places(validated.tree, prompts, prompts * samples, sequences),
         *_lengths(validated.tree.get("rollout_worker")),
         ("sequences an optimizer step", _divided(sequences, splits)),
         *_micro_batches(validated.tree.get("models"), -(-sequences // splits)),
@@ -101,15 +101,39 @@ def _loaded(prompts: int, samples: int, sequences: int) -> Rows:
     ]
 
 
-def _places(worker: Any, attempts: int) -> Rows:
-    """What lands where, if an executor runs the rollout worker."""
-    executor = worker.get("executor") if isinstance(worker, Mapping) else None
-    if not isinstance(executor, Mapping) or "workers" not in executor:
-        return []
-    count = executor["workers"]
-    takes = ", ".join(f"{n:g} {name}" for name, n in (executor.get("resources") or {}).items())
-    rows = [(f"attempts a process of {executor['type']}", _divided(attempts, count))]
-    return rows + ([("taken by each process", takes)] if takes else [])
+def _places(tree: Mapping[str, Any], prompts: int, attempts: int, sequences: int) -> Rows:
+    """What lands where: in rollout workers, replicas and ranks that are processes elsewhere."""
+    executor = (tree.get("rollout_worker") or {}).get("executor")
+    #: What each has, who they are, how many there are, and what each takes of its machine.
+    shares: list[tuple[str, str, int, int, Mapping[str, float]]] = []
+    if isinstance(executor, Mapping) and "workers" in executor:
+        takes = executor.get("resources") or {}
+        who = f"process of {executor['type']}"
+        shares.append(("attempts", who, attempts, executor["workers"], takes))
+    for name, model in (tree.get("models") or {}).items():
+        sections = (model.get(key) for key in ("inference", "train"))
+        engine, ranks = (own if isinstance(own, Mapping) else {} for own in sections)
+        if "replicas" in engine:
+            takes = engine.get("resources") or {}
+            shares.append(("prompts", f"replica of {name}", prompts, engine["replicas"], takes))
+        if "workers" in ranks:
+            # A GPU each where there are some, which the plan of devices tells.
+            shares.append(
+                ("sequences", f"rank of {name}", sequences, ranks["workers"], {"CPU": 1.0})
+            )
+    rows: Rows = []
+    taken: dict[str, float] = {}
+    for what, who, total, count, each in shares:
+        rows.append((f"{what} a {who}", _divided(total, count)))
+        if each:
+            rows.append((f"taken by each {who}", _amounts(each)))
+        for name, amount in each.items():
+            taken[name] = taken.get(name, 0.0) + count * amount
+    return rows + ([("taken of the cluster", _amounts(taken))] if taken else [])
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def _lengths(worker: Any) -> Rows:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from plugrl.plugins.ray import room
+
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
 
 
 def worker_findings(check: Preflight) -> Iterator[Finding]:
-    """A package that is missing, or more workers than a cluster of this machine has devices.
-
-    What a cluster at an address has is seen when the run joins it.
-    """
+    """A package that is missing, or more workers than the cluster has devices."""
     if find_spec("ray") is None:
         yield (
             f"{check.path}.type",
@@ -26,6 +25,7 @@ def worker_findings(check: Preflight) -> Iterator[Finding]:
         return
     settings = check.validated.settings
     if settings.cluster.address or os.environ.get("RAY_ADDRESS"):
+        yield from room.findings(check, "workers")
         return
     gpus = torch.cuda.device_count()
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not gpus)
@@ -40,6 +40,8 @@ def worker_findings(check: Preflight) -> Iterator[Finding]:
             f"the models ask for {wanted} workers, and this machine has {there} {kind}; take "
             "fewer workers, or join a cluster by settings.cluster.address",
         )
+    else:
+        yield from room.findings(check, "workers")
 
 
 def _is_ranks(section: Any) -> bool:

@@ -14,20 +14,21 @@ import platform
 import signal
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from plugrl.core.config.schemas.sections import ClusterConfig
 from plugrl.core.errors import ConfigError, PluginError, RunError
 from plugrl.core.plugins.kinds import OWN
 from plugrl.core.plugins.user_code.error_location import one_line
-from plugrl.core.run.process.cluster import configure, settings
+from plugrl.core.run.process.cluster import settings
 from plugrl.plugins.ray.errors import reason
 
 _CPU = "CPU"
 #: Resources that have an argument of their own in Ray.
 _ARGUMENTS = {_CPU: "num_cpus", "GPU": "num_gpus", "memory": "memory"}
-_VARIABLE = "RAY_ADDRESS"
+#: Has the address of the cluster where ``settings.cluster`` has none.
+ADDRESS_VARIABLE = "RAY_ADDRESS"
 _AUTO = "auto"
 _MEGABYTE = 1_000_000
 #: Seconds in which the port of a cluster must answer; Ray itself waits for minutes.
@@ -84,7 +85,7 @@ def connect() -> Any:
         if _joined is None or _joined == wanted:
             return ray
         stop()
-    address = wanted.address or os.environ.get(_VARIABLE) or "local"
+    address = wanted.address or os.environ.get(ADDRESS_VARIABLE) or "local"
     if address not in ("local", _AUTO):
         _reach(address)
     own: dict[str, Any] = {}
@@ -156,40 +157,11 @@ def unplaceable(resources: Mapping[str, float], count: int) -> str | None:
 
     It looks at what the cluster has, not at what others use of it at the moment.
     """
-    return _unfit(nodes(), resources, count)
+    return unfit(nodes(), resources, count)
 
 
-def preflight_fault(
-    section: Mapping[str, Any], resources: Mapping[str, float], count: int
-) -> str | None:
-    """Why actors will not fit, before a run begins; None: they will, as far as can be seen.
-
-    A cluster that runs is joined and looked at; one that would be started here is not started.
-
-    Args:
-        section: ``settings.cluster``.
-        resources: what each actor needs.
-        count: how many actors.
-
-    Raises:
-        ConfigError: there is no cluster at the address.
-    """
-    wanted = ClusterConfig(**section)
-    if wanted.address or os.environ.get(_VARIABLE):
-        before = asdict(settings())
-        configure(section)
-        try:
-            return unplaceable(resources, count)
-        finally:
-            configure(before)
-    here = {_CPU: float(wanted.cpus or os.cpu_count() or 1)}
-    # What else this machine has, Ray finds out when it starts.
-    looked_at = {name: n for name, n in resources.items() if name in here}
-    fault = _unfit([Node("", "this machine", here)], looked_at, count)
-    return fault and f"{fault}; write fewer, or settings.cluster.cpus, which may exceed the cores"
-
-
-def _unfit(there: Sequence[Node], resources: Mapping[str, float], count: int) -> str | None:
+def unfit(there: Sequence[Node], resources: Mapping[str, float], count: int) -> str | None:
+    """Why ``count`` actors that need ``resources`` each do not fit on machines; None: they do."""
     needed = {name: amount for name, amount in resources.items() if amount}
     if not needed:
         return None

@@ -16,7 +16,7 @@ from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import AdapterWeights, InferenceService, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
-from plugrl.plugins.ray import cluster
+from plugrl.plugins.ray import cluster, room
 from plugrl.plugins.ray.engine_actor import EngineSetup
 from plugrl.plugins.ray.files import collect_files
 from plugrl.plugins.ray.placement import Placement, divide, group_of
@@ -74,11 +74,7 @@ class RayInferenceService(InferenceService):
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
         """More replicas than the cluster can hold; one is joined for that, and none started."""
-        section = check.section
-        wanted = check.validated.settings.cluster.to_dict()
-        fault = cluster.preflight_fault(wanted, section.resources, section.replicas)
-        if fault is not None:
-            yield f"{check.path}.replicas", fault
+        yield from room.findings(check, "replicas")
 
     @classmethod
     def context_length(cls, source: ConfigView) -> int | None:

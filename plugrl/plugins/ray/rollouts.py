@@ -15,7 +15,7 @@ from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.rollout.processes.executor import Executor, ExecutorConfig
 from plugrl.core.text.rollout.processes.handle import ProcessHandle, WorkerDied, WorkerHandle
-from plugrl.plugins.ray import cluster
+from plugrl.plugins.ray import cluster, room
 from plugrl.plugins.ray.channel import OUT, Channel
 from plugrl.plugins.ray.files import collect_files
 from plugrl.plugins.ray.relay import Relay
@@ -120,11 +120,7 @@ class RayExecutor(Executor):
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """More actors than the cluster can hold; a cluster is joined for that, and none started."""
-        section = check.section
-        wanted = check.validated.settings.cluster.to_dict()
-        fault = cluster.preflight_fault(wanted, section.resources, section.workers)
-        if fault is not None:
-            yield f"{check.path}.workers", fault
+        yield from room.findings(check, "workers")
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
