@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from plugrl.core.plugins.registry import register_sandbox as register_sandbox
     from plugrl.core.plugins.registry import register_scenario as register_scenario
     from plugrl.core.plugins.registry import register_scorer as register_scorer
+    from plugrl.core.plugins.registry import register_searcher as register_searcher
     from plugrl.core.plugins.registry import register_tracker as register_tracker
     from plugrl.core.plugins.registry import register_train_service as register_train_service
     from plugrl.core.plugins.registry import register_trainer as register_trainer
@@ -96,6 +97,8 @@ if TYPE_CHECKING:
     from plugrl.core.sandboxes import Sandbox as Sandbox
     from plugrl.core.scenario import Scenario as Scenario
     from plugrl.core.scenario import ScenarioInstance as ScenarioInstance
+    from plugrl.core.searcher import Searcher as Searcher
+    from plugrl.core.searcher import Trial as Trial
     from plugrl.core.tensordict.agents.parts import Body as Body
     from plugrl.core.tensordict.environment.labelled_dataset import Labelled as Labelled
     from plugrl.core.tensordict.environment.layout import Layout as Layout
@@ -266,6 +269,7 @@ _MODULES = {
         "register_sandbox",
         "register_scenario",
         "register_scorer",
+        "register_searcher",
         "register_tracker",
         "register_train_service",
         "register_trainer",
@@ -275,6 +279,7 @@ _MODULES = {
     "plugrl.core.sandbox.jobs": ("ProgramJob", "ProgramLimits", "ProgramOutcome"),
     "plugrl.core.sandboxes": ("LocalSandbox", "Sandbox"),
     "plugrl.core.scenario": ("Scenario", "ScenarioInstance"),
+    "plugrl.core.searcher": ("Searcher", "Trial"),
     "plugrl.core.tensordict.learn.advantages": ("GeneralisedAdvantage",),
     "plugrl.core.tensordict.environment.vector_environment": (
         "AgentSpaces",

@@ -75,7 +75,8 @@ def list_runs(
         raise UsageError(f"there is no runs folder {runs_folder}; check --runs-folder")
     rows = [run.to_json() for run in find_all(root) if state in (None, run.state)]
     which = "no runs" if state is None else f"no runs that are {state}"
-    columns = ("experiment", "id", "state", "step", "started", "error")
+    swept = ("sweep",) if any(row["sweep"] for row in rows) else ()
+    columns = ("experiment", "id", "state", "step", "started", *swept, "error")
     emit_table(rows, columns, as_json=as_json, empty=f"{which} in {runs_folder}")
 
 

@@ -271,8 +271,8 @@ def _saved_experiment(folder: Path) -> Experiment:
 
     # Its relative paths were made absolute when the run began.
     tree, file = read_config(folder), folder / "config.yaml"
-    # Runs of earlier versions have no section of machines.
-    missing = [name for name in COMMON if name not in tree and name != "resource"]
+    # Runs of earlier versions have no section of machines or sweeps.
+    missing = [name for name in COMMON if name not in tree and name not in ("resource", "sweep")]
     if missing:
         # Defaults in their place would silently make it another experiment.
         names = ", ".join(missing)

@@ -174,7 +174,7 @@ def table(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> list[dict[str
         for key, runs in combinations.items()
     }
     everything = [values for found in last.values() for values in found]
-    names = list(metrics) or _default_metrics(everything)
+    names = list(metrics) or default_metrics(everything)
     return [
         {
             **dict(key),
@@ -198,7 +198,7 @@ def unknown_metric(ended: Iterable[FinishedRun], metrics: Sequence[str]) -> str 
     return None
 
 
-def _default_metrics(everything: Sequence[dict[str, Any]]) -> list[str]:
+def default_metrics(everything: Sequence[dict[str, Any]]) -> list[str]:
     """The metrics of a table by default: held-out rewards, returns and accuracies, else the loss.
 
     Metrics of single agents or groups, such as ``validation/left/mean_episode_return``, are left

@@ -31,6 +31,7 @@ KINDS = (
     "hub",
     "data_map",
     "launcher",
+    "searcher",
     "tracker",
     "dialogue_environment",
     "harness_algorithm",

@@ -171,6 +171,7 @@ SHORT = {
 }
 #: Texts that name no key, value or command.
 REASONS = {
+    "commands/sweep: --": "tests/commands/test_search.py",
     "write  {}": "says which file is written",
     "change {}": "says which file is changed",
     "the entry points of {} are written in a form": "by hand: tests/testing/test_scaffold.py",

@@ -628,6 +628,7 @@ SHORT = {
 }
 #: Texts that name no key, value or command.
 REASONS = {
+    "core/config/schemas/sweep: ": "tests/commands/test_search.py",
     "is no Unicode; give text in UTF-8": "of the encoding of a text in code",
     "not Unicode at column {}: {}; write the text in UTF-8": "of the encoding of a terminal",
     "core/config/schemas/describe: list of": "the sort of a value, in a table of options",

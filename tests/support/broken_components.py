@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import math
 import os
 import random
@@ -1534,6 +1535,87 @@ class GoodLauncher(plugrl.Launcher):
 
     def logs(self, name, *, follow):
         yield "2 steps" if self.status(name).state == "succeeded" else "no-such-file.yaml"
+
+
+class GoodSearcher(plugrl.Searcher):
+    """Draws values at random, and ends what is below zero; all is in one file."""
+
+    conformance: ClassVar = {"hopeless": 1}
+
+    def open(self, folder, space, *, maximize, seed):
+        self.file, self.space, self.seed = folder / "trials.json", space, seed
+        self.sign = 1 if maximize else -1
+
+    def kept(self):
+        return json.loads(self.file.read_text()) if self.file.exists() else []
+
+    def trials(self):
+        return [
+            plugrl.Trial(number, values, state, value)
+            for number, (values, state, value) in enumerate(self.kept())
+        ]
+
+    def keep(self, number, entry):
+        kept = self.kept()
+        kept[number : number + 1] = [entry]
+        self.file.write_text(json.dumps(kept))
+
+    def draw(self, rng, one):
+        if one.type == "choice":
+            return rng.choice(one.values)
+        low, high = one.ends()
+        return rng.randint(low, high) if one.type == "int" else rng.uniform(low, high)
+
+    def ask(self):
+        number = len(self.kept())
+        rng = random.Random(self.seed * 1000 + number)
+        values = {key: self.draw(rng, one) for key, one in self.space.items()}
+        self.keep(number, [values, "running", None])
+        return plugrl.Trial(number, values)
+
+    def report(self, number, step, value):
+        values, state, _ = self.kept()[number]
+        self.keep(number, [values, state, value])
+        return self.sign * value < 0
+
+    def tell(self, number, state, value=None):
+        values, _, last = self.kept()[number]
+        ends = {"done": value, "pruned": last, "failed": None}
+        self.keep(number, [values, state, ends[state]])
+
+
+class WideSearcher(GoodSearcher):
+    """Proposes numbers beyond the largest."""
+
+    def draw(self, rng, one):
+        value = super().draw(rng, one)
+        return value * 100 if one.type == "int" else value
+
+
+class LonelySearcher(GoodSearcher):
+    """Keeps its trials to itself."""
+
+    def open(self, folder, space, **given):
+        super().open(folder, space, **given)
+        self.file = folder / f"{next(counter)}.json"
+
+    def tell(self, number, state, value=None):
+        if number < len(self.kept()):
+            super().tell(number, state, value)
+
+
+class MoodySearcher(GoodSearcher):
+    """Draws other values each time."""
+
+    def draw(self, rng, one):
+        return super().draw(random, one)
+
+
+class PatientSearcher(GoodSearcher):
+    """Ends no trial."""
+
+    def report(self, number, step, value):
+        return super().report(number, step, value) and False
 
 
 class MoodyLauncher(GoodLauncher):

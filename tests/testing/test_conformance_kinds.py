@@ -25,6 +25,7 @@ from plugrl.testing.suite.test_parser import ParserContract
 from plugrl.testing.suite.test_protocol import ProtocolContract
 from plugrl.testing.suite.test_rollout_worker import RolloutWorkerContract
 from plugrl.testing.suite.test_scenario import ScenarioContract
+from plugrl.testing.suite.test_searcher import SearcherContract
 from plugrl.testing.suite.test_tracker import TrackerContract
 from plugrl.testing.suite.test_train_service import TrainServiceContract
 
@@ -46,6 +47,7 @@ CONTRACTS = {
         ProtocolContract,
         RolloutWorkerContract,
         ScenarioContract,
+        SearcherContract,
         TrackerContract,
         TrainServiceContract,
     )

@@ -216,6 +216,13 @@ CAUGHT = {
         "IdleLauncher": "a_job_trains_to_its_end",
         "CheerfulLauncher": "a_job_that_fails_says_so",
     },
+    "searcher": {
+        "GoodSearcher": "",
+        "WideSearcher": "values_are_in_their_space",
+        "LonelySearcher": "another_process_sees_the_trials equal_seeds_propose_equal_values",
+        "MoodySearcher": "equal_seeds_propose_equal_values",
+        "PatientSearcher": "a_hopeless_trial_ends_and_a_good_one_does_not",
+    },
     "train_service": {
         "GoodTraining": "",
         "UnmaskedTraining": ("log_probabilities_are_of_trained_tokens metrics_are_sums_and_counts"),

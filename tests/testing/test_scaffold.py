@@ -229,8 +229,8 @@ def test_a_name_is_taken_by_its_own_kind_only():
 
 
 def test_every_kind_has_a_template():
-    # Processes of workers live on machines that a package cannot bring.
-    assert {*KINDS} - {"executor"} <= {template.kind for template in TEMPLATES.values()}
+    # Processes of workers live on machines that a package cannot bring; a rule of search is a page.
+    assert {*KINDS} - {"executor", "searcher"} <= {template.kind for template in TEMPLATES.values()}
 
 
 @pytest.mark.parametrize("kind", TEMPLATES)

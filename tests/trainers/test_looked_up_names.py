@@ -951,6 +951,15 @@ REASONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         [
+            "ParameterConfig.values",
+            "SweepConfig.space",
+            "SweepConfig.metric",
+            "SweepConfig.searcher",
+        ],
+        "plugrl sweep looks it up before its first run: tests/commands/test_search.py",
+    ),
+    **dict.fromkeys(
+        [
             "OpenAiJobsConfig.base_url",
             "OpenAiJobsConfig.base_model",
             "OpenAiConfig.base_url",

@@ -193,6 +193,8 @@ class RootChecker:
         """Add to the faults of unknown keys where such a key belongs; ``inner`` has more places."""
         checker = self.checker
         known = {**self.filled, **(inner or {})}
+        # Its keys name those of other sections.
+        known.pop("sweep", None)
         checker.faults[:] = with_places(checker.faults, known, checker.unchecked)
 
     def unread_section(self, name: str, value: Any) -> None:

@@ -185,6 +185,14 @@ _ROWS = (
         form="preview(self, job) -> text; start(self, job) -> name; and jobs, logs, stop",
     ),
     Kind(
+        name="searcher",
+        plural="searchers",
+        summary="proposes the values of a sweep",
+        base="plugrl.core.searcher:Searcher",
+        form="ask(self) -> Trial; report(self, number, step, value) -> whether it ends; and open, "
+        "trials, tell",
+    ),
+    Kind(
         name="dialogue_environment",
         plural="dialogue_environments",
         summary="grows the rollout trees of red-teaming",

@@ -78,6 +78,7 @@ __all__ = [
     "register_sandbox",
     "register_scenario",
     "register_scorer",
+    "register_searcher",
     "register_tracker",
     "register_train_service",
     "register_trainer",
@@ -416,6 +417,7 @@ register_tracker = _Decorator("tracker")
 register_dialogue_environment = _Decorator("dialogue_environment")
 register_harness_algorithm = _Decorator("harness_algorithm")
 register_scorer = _Decorator("scorer")
+register_searcher = _Decorator("searcher")
 
 
 def register_environment(

@@ -32,6 +32,8 @@ from plugrl.core.run.records.records import (
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = "plugins.lock.json"
 CHECKPOINTS = "checkpoints"
+#: Which trial of a sweep a run is.
+SWEEP_FILE = "sweep.json"
 #: Seconds for which a folder without a lock may belong to a process that is just starting.
 _YOUNG = 60.0
 
@@ -103,6 +105,7 @@ class RunSummary:
     ended: str | None
     error: str | None
     path: str
+    sweep: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a dict."""
@@ -145,7 +148,17 @@ def summarize(folder: Path) -> RunSummary:
         ended=_text(status.get("ended")),
         error=error or _text(status.get("error")),
         path=str(folder),
+        sweep=_sweep(folder),
     )
+
+
+def _sweep(folder: Path) -> str | None:
+    """Which trial of a sweep a run is, and whether its best one; None: it is of none."""
+    try:
+        found = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
+        return f"{found['sweep']} {found['trial']}{' best' if found['best'] else ''}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _reason(problem: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from plugrl.core.config.schemas.resource import ResourceConfig
 from plugrl.core.config.schemas.schema import component, described
+from plugrl.core.config.schemas.sweep import SweepConfig
 from plugrl.core.config.schemas.temperature import check_temperature
 from plugrl.core.errors import ConfigError
 
@@ -585,6 +586,7 @@ COMMON: dict[str, Any] = {
     "settings": SettingsConfig,
     "runtime_monitor": RuntimeMonitorConfig,
     "resource": ResourceConfig,
+    "sweep": SweepConfig,
     "trackers": component("tracker", many=True, help="where metrics go besides metrics.jsonl"),
     "trainer": component("trainer", help="the training algorithm"),
 }

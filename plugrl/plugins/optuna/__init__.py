@@ -1,0 +1,1 @@
+"""Sweeps by Optuna."""
