@@ -30,12 +30,13 @@ async def patient(task, worker):
     trajectory = trajectory_of(task, "policy", prompt, completion)
     return worker.judge(task, trajectory, task.tokenizers["policy"].decode(completion.tokens))
 """
-#: Whom the soak kills, by words of the command; an empty text: the driver.
+#: Whom the soak hits, by words of the command, and with what; an empty text: the driver.
 VICTIMS = {
-    "driver": "",
-    "actor": "ray::Relay",
-    "process": "processes.process",
-    "raylet": "raylet/raylet ",
+    "driver": ("", signal.SIGKILL),
+    "actor": ("ray::Relay", signal.SIGKILL),
+    "silent actor": ("ray::Relay", signal.SIGSTOP),
+    "process": ("processes.process", signal.SIGKILL),
+    "raylet": ("raylet/raylet ", signal.SIGKILL),
 }
 
 
@@ -104,7 +105,7 @@ def test_kills_of_all_kinds_change_no_number(tmp_path):
                 driver = plugrl(*words, log=log)
                 hit = strike(driver, victim, draw.uniform(0, 8))
                 counts[victim] += hit
-                print(f"run {number}: {victim} {'killed' if hit else 'was too late'}", flush=True)
+                print(f"run {number}: {victim} {'hit' if hit else 'was too late'}", flush=True)
                 # It goes on, or ends in bounded time and is resumed.
                 code = driver.wait(5 * DEADLINE)
                 for pid, _ in children(driver.pid):
@@ -118,28 +119,28 @@ def test_kills_of_all_kinds_change_no_number(tmp_path):
             assert numbers(found) == numbers(expected)
             states = [run.checkpoint()["trainer"]["models"] for run in (found, expected)]
             assert_equal_states(*states)
-    print(f"{number} runs; killed: {counts}")
+    print(f"{number} runs; hit: {counts}")
 
 
 def strike(driver, victim, seconds):
-    """Kill a process of a run some seconds after its actors have started; 0: it was too late."""
-    wanted = [words for words in VICTIMS.values() if words]
+    """Hit a process of a run some seconds after its actors have started; 0: it was too late."""
+    wanted = [words for words, _ in VICTIMS.values() if words]
     while driver.poll() is None:
         commands = [command for _, command in children(driver.pid)]
         if all(any(words in command for command in commands) for words in wanted):
             break
         time.sleep(0.1)
     time.sleep(seconds)
-    words = VICTIMS[victim]
+    words, number = VICTIMS[victim]
     chosen = [driver.pid] if not words else [p for p, c in children(driver.pid) if words in c]
     if driver.poll() is not None or not chosen:
         return 0
-    kill(chosen[0])
+    kill(chosen[0], number)
     return 1
 
 
-def kill(pid):
+def kill(pid, number=signal.SIGKILL):
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         return

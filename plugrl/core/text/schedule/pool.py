@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.core.text.trajectory_columns import pack, unpack
 
 LOADED = "loaded_batch_finished"
 REACHED = "batch_size_reached"
@@ -26,13 +28,16 @@ _Key = tuple[Any, ...]
 
 @dataclass
 class _Group:
+    """Trajectories that are trained together; ``arrived`` is the place among those of its line."""
+
+    arrived: int
     members: list[Trajectory] = field(default_factory=list)
+    attempts: set[tuple[str, int]] = field(default_factory=set)
     given_up: bool = False
     _oldest: tuple[int, int | None] = (0, None)
 
     def complete(self, size: int) -> bool:
-        attempts = {(t.group_id, t.run_id) for t in self.members}
-        return self.given_up or len(attempts) >= size
+        return self.given_up or len(self.attempts) >= size
 
     @property
     def oldest(self) -> int | None:
@@ -42,14 +47,87 @@ class _Group:
         return self._oldest[1]
 
 
-@dataclass
 class _Line:
-    """The groups of one model, in order of arrival; ``loaded``: its loaded batch has come back."""
+    """The groups of one model, in order of arrival.
 
-    groups: dict[_Key, _Group] = field(default_factory=dict)
-    loaded: bool = False
+    What is asked after every attempt is counted along, so that it takes no longer the more wait.
+
+    Args:
+        size: attempts of a complete group.
+        id_place: where the key of a group has ``group_id``; None: it has none.
+
+    Attributes:
+        loaded: whether its loaded batch has come back.
+        waiting: trajectories in all groups.
+        ready: trajectories in complete groups.
+    """
+
+    def __init__(self, size: int, id_place: int | None) -> None:
+        self.groups: dict[_Key, _Group] = {}
+        self.loaded = False
+        self.waiting = self.ready = 0
+        self._size, self._id_place = size, id_place
+        self._arrived = 0
+        self._by_id: dict[Any, dict[_Key, None]] = {}
+        #: Groups that have become complete since somebody asked for them.
+        self._completed: dict[_Key, None] = {}
+
+    def add(self, key: _Key, trajectory: Trajectory) -> None:
+        """Put a trajectory into its group."""
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = _Group(self._arrived)
+            self._arrived += 1
+            if self._id_place is not None:
+                self._by_id.setdefault(key[self._id_place], {})[key] = None
+        before = group.complete(self._size)
+        group.members.append(trajectory)
+        group.attempts.add((trajectory.group_id, trajectory.run_id))
+        self.waiting += 1
+        if before:
+            self.ready += 1
+        elif group.complete(self._size):
+            self._complete(key, group)
+
+    def give_up(self, key: _Key) -> bool:
+        """Count a group as complete; False: it is anyway."""
+        group = self.groups[key]
+        if group.complete(self._size):
+            return False
+        group.given_up = True
+        self._complete(key, group)
+        return True
+
+    def _complete(self, key: _Key, group: _Group) -> None:
+        self.ready += len(group.members)
+        self._completed[key] = None
+
+    def remove(self, key: _Key) -> _Group:
+        """Take a group out."""
+        group = self.groups.pop(key)
+        self.waiting -= len(group.members)
+        if group.complete(self._size):
+            self.ready -= len(group.members)
+        self._completed.pop(key, None)
+        if self._id_place is not None:
+            own = self._by_id[key[self._id_place]]
+            del own[key]
+            if not own:
+                del self._by_id[key[self._id_place]]
+        return group
+
+    def keys_of(self, group_id: str) -> list[_Key]:
+        """The groups of one group id."""
+        return list(self._by_id.get(group_id, ()))
+
+    def take_completed(self) -> dict[_Key, _Group]:
+        """The groups that have become complete since the last call, in order of arrival."""
+        completed, self._completed = self._completed, {}
+        found = {key: self.groups[key] for key in completed}
+        return dict(sorted(found.items(), key=lambda entry: entry[1].arrived))
 
     def trajectories(self) -> list[Trajectory]:
+        """Everything that waits."""
         return [t for group in self.groups.values() for t in group.members]
 
 
@@ -121,12 +199,17 @@ class TrajectoryPool:
         """
         with self._lock:
             for trajectory in trajectories:
-                line = self._lines.setdefault(trajectory.model, _Line())
-                group = line.groups.setdefault(self._key(trajectory), _Group())
-                group.members.append(trajectory)
+                line = self._lines.get(trajectory.model)
+                if line is None:
+                    line = self._lines[trajectory.model] = self._new_line()
+                line.add(self._key(trajectory), trajectory)
                 # More of its loaded batch may come, so the rule has to wait for its end again.
                 line.loaded = False
                 self._arrived += 1
+
+    def _new_line(self) -> _Line:
+        place = self._key_list.index("group_id") if "group_id" in self._key_list else None
+        return _Line(self._group_size, place)
 
     def _key(self, trajectory: Trajectory) -> _Key:
         if not self._key_list:
@@ -163,10 +246,8 @@ class TrajectoryPool:
             over_batches = self._rule == REACHED and "group_id" not in self._key_list
             for line in self._lines.values():
                 line.loaded = True
-                for group in line.groups.values():
-                    if not over_batches and not group.complete(self._group_size):
-                        group.given_up = True
-                        self._counts["incomplete_groups"] += 1
+                if not over_batches:
+                    self._counts["incomplete_groups"] += sum(map(line.give_up, line.groups))
             return self._drop_equal()
 
     def group_finished(self, group_id: str) -> list[Trajectory]:
@@ -178,24 +259,20 @@ class TrajectoryPool:
             Trajectories of groups that were dropped for equal rewards.
         """
         with self._lock:
-            if "group_id" in self._key_list:
-                for line in self._lines.values():
-                    for group in line.groups.values():
-                        waits = not group.complete(self._group_size)
-                        if waits and any(t.group_id == group_id for t in group.members):
-                            group.given_up = True
-                            self._counts["incomplete_groups"] += 1
+            for line in self._lines.values():
+                given_up = sum(map(line.give_up, line.keys_of(group_id)))
+                self._counts["incomplete_groups"] += given_up
             return self._drop_equal()
 
     def _drop_equal(self) -> list[Trajectory]:
         dropped: list[Trajectory] = []
         if not self._drop_equal_groups:
             return dropped
-        for name, line in self._lines.items():
-            for key, group in self._complete(name).items():
+        for line in self._lines.values():
+            for key, group in line.take_completed().items():
                 if len({t.total_reward for t in group.members if t.valid}) < 2:
                     dropped += group.members
-                    del line.groups[key]
+                    line.remove(key)
                     self._counts["equal_groups"] += 1
         return dropped
 
@@ -206,13 +283,12 @@ class TrajectoryPool:
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(len(line.trajectories()) for line in self._lines.values())
+            return sum(line.waiting for line in self._lines.values())
 
     def waiting(self, model: str) -> int:
         """Trajectories of ``model`` that were not taken yet."""
         with self._lock:
-            groups = self._lines.get(model, _Line()).groups.values()
-            return sum(len(group.members) for group in groups)
+            return self._line(model).waiting
 
     def trajectories(self) -> list[Trajectory]:
         """Everything that waits."""
@@ -222,12 +298,14 @@ class TrajectoryPool:
     def complete(self, model: str) -> int:
         """Trajectories of ``model`` in complete groups."""
         with self._lock:
-            return sum(len(group.members) for group in self._complete(model).values())
+            return self._line(model).ready
+
+    def _line(self, model: str) -> _Line:
+        return self._lines.get(model) or self._new_line()
 
     def _complete(self, model: str) -> dict[_Key, _Group]:
-        line = self._lines.get(model, _Line())
-        size = self._group_size
-        return {key: group for key, group in line.groups.items() if group.complete(size)}
+        groups, size = self._line(model).groups, self._group_size
+        return {key: group for key, group in groups.items() if group.complete(size)}
 
     def ready(self, model: str | None = None) -> bool:
         """Whether a batch of ``model`` is ready; without a name, of any model."""
@@ -251,15 +329,14 @@ class TrajectoryPool:
             line = self._lines[model]
             # The other rules train all that a loaded batch gave; this one exactly a batch.
             if self._rule != REACHED:
-                taken, line.groups, line.loaded = line.groups, {}, False
+                taken, line.loaded = list(line.groups), False
             else:
                 taken = self._first_groups(model)
-                for key in taken:
-                    del line.groups[key]
-            return [t for key in self._nested(taken) for t in taken[key].members]
+            groups = {key: line.remove(key) for key in taken}
+            return [t for key in self._nested(groups) for t in groups[key].members]
 
-    def _first_groups(self, model: str) -> dict[_Key, _Group]:
-        taken: dict[_Key, _Group] = {}
+    def _first_groups(self, model: str) -> list[_Key]:
+        taken: list[_Key] = []
         held = 0
         groups = list(self._complete(model).items())
         if self._oldest_first:
@@ -267,7 +344,7 @@ class TrajectoryPool:
         for key, group in groups:
             if held >= self._batch_size:
                 break
-            taken[key] = group
+            taken.append(key)
             held += len(group.members)
         return taken
 
@@ -288,11 +365,10 @@ class TrajectoryPool:
         """
         with self._lock:
             dropped: list[Trajectory] = []
-            line = self._lines.get(model, _Line())
+            line = self._line(model)
             for key, group in list(line.groups.items()):
                 if group.oldest is not None and group.oldest < version:
-                    dropped += group.members
-                    del line.groups[key]
+                    dropped += line.remove(key).members
             self._counts["stale"] += len(dropped)
             return dropped
 
@@ -306,20 +382,19 @@ class TrajectoryPool:
                     {t.group_id for t in group.members},
                     complete=group.complete(self._group_size),
                 )
-                for group in self._lines.get(model, _Line()).groups.values()
+                for group in self._line(model).groups.values()
                 if group.oldest is not None
             ]
 
     def describe(self, model: str) -> str:
         """What waits for ``model`` and what its next batch needs, for messages."""
         with self._lock:
-            groups = self._lines.get(model, _Line()).groups
-            held = sum(len(group.members) for group in groups.values())
+            line = self._line(model)
             needs = f", and a batch needs {self._batch_size}" if self._rule != LOADED else ""
             dropped = self._counts.get("equal_groups")
             needs += f"; {dropped} groups were dropped for equal rewards" if dropped else ""
             return (
-                f"model {model!r} has {held} trajectories in {len(groups)} groups, "
+                f"model {model!r} has {line.waiting} trajectories in {len(line.groups)} groups, "
                 f"{self.complete(model)} of them in complete groups of {self._group_size}{needs}"
             )
 
@@ -343,10 +418,11 @@ class TrajectoryPool:
                             {
                                 "key": list(key),
                                 "given_up": group.given_up,
-                                "members": [t.state_dict() for t in group.members],
+                                "size": len(group.members),
                             }
                             for key, group in line.groups.items()
                         ],
+                        "trajectories": pack(line.trajectories()),
                     }
                     for name, line in self._lines.items()
                 },
@@ -356,16 +432,19 @@ class TrajectoryPool:
         """Take back what :meth:`state_dict` gave."""
         with self._lock:
             self._arrived = state["arrived"]
-            self._lines = {
-                name: _Line(
-                    {
-                        tuple(group["key"]): _Group(
-                            [Trajectory(**member) for member in group["members"]],
-                            group["given_up"],
-                        )
-                        for group in line["groups"]
-                    },
-                    line["loaded"],
-                )
-                for name, line in state["lines"].items()
-            }
+            self._lines = {name: self._restored(line) for name, line in state["lines"].items()}
+
+    def _restored(self, state: Mapping[str, Any]) -> _Line:
+        line = self._new_line()
+        # Version 0.1 kept the members of each group beside its key.
+        packed = state.get("trajectories")
+        members = iter(() if packed is None else unpack(packed))
+        for group in state["groups"]:
+            key = tuple(group["key"])
+            for own in group.get("members") or islice(members, group["size"]):
+                line.add(key, own if packed is not None else Trajectory(**own))
+            if group["given_up"]:
+                line.give_up(key)
+                line.groups[key].given_up = True
+        line.loaded = state["loaded"]
+        return line

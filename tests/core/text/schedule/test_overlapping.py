@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
+from plugrl.core.run.checkpoints.state import Encoder, decode
 from plugrl.core.text.data.loader import PromptLoader
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.schedule.free_running import Streaming
@@ -165,7 +166,8 @@ class Training:
             "version": self.states.models["policy"].train,
             "step": self.step,
         }
-        return json.loads(json.dumps(state))
+        encoder = Encoder()
+        return decode(json.loads(json.dumps(encoder.encode(state))), encoder.tensors)
 
     def restore(self, state):
         self.loader.load_state_dict(state["loader"])

@@ -2,12 +2,15 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugrl.core.errors import RunError
+from plugrl.core.run.checkpoints.state import Encoder, decode
+from plugrl.core.text.schedule import pool as pool_module
 from plugrl.core.text.schedule.pool import BOTH, LOADED, REACHED, RULES, TrajectoryPool
 from plugrl.core.text.trajectory import Trajectory
 
@@ -23,6 +26,13 @@ def member(group, run=0, model="policy", *, valid=True, version=0, **extra):
         versions=[-1, version],
         extra_fields=extra,
     )
+
+
+def saved(pool):
+    """The state of a pool as a checkpoint gives it back."""
+    encoder = Encoder()
+    tree = json.loads(json.dumps(encoder.encode(pool.state_dict())))
+    return decode(tree, encoder.tensors)
 
 
 def names(trajectories):
@@ -147,13 +157,55 @@ def test_groups_with_old_tokens_are_dropped_whole_and_counted():
 def test_what_waits_survives_a_checkpoint():
     pool = TrajectoryPool(group_size=2, batch_size=4, rule=REACHED)
     pool.put([member("a", 0, note="x"), member("b", 0, note="y"), member("b", 1, note="z")])
-    state = json.loads(json.dumps(pool.state_dict()))
+    state = saved(pool)
     again = TrajectoryPool(group_size=2, batch_size=4, rule=REACHED)
     again.load_state_dict(state)
     for p in (pool, again):
         p.put([member("a", 1, note="w")])
     assert again.take("policy") == pool.take("policy")
     assert len(again) == len(pool) == 0
+
+
+def test_the_state_that_version_01_kept_is_taken_back():
+    """Each group had its members as mappings, a number of theirs after another."""
+    kept = [member("a", 0, note="x"), member("b", 0), member("b", 1)]
+    groups = [
+        {"key": ["a"], "given_up": True, "members": [kept[0].state_dict()]},
+        {"key": ["b"], "given_up": False, "members": [t.state_dict() for t in kept[1:]]},
+    ]
+    state = {"arrived": 3, "lines": {"policy": {"loaded": True, "groups": groups}}}
+    pool = TrajectoryPool(group_size=2, batch_size=3, rule=REACHED)
+    pool.load_state_dict(json.loads(json.dumps(state)))
+    assert pool.complete("policy") == len(pool) == 3
+    assert pool.take("policy") == kept
+
+
+def test_what_each_attempt_asks_of_the_pool_does_not_grow_with_what_waits(monkeypatch):
+    """Counted in questions whether a group is complete: 4 of each attempt, whatever waits."""
+    asked = [0]
+    complete = pool_module._Group.complete
+
+    def counted(group, size):
+        asked[0] += 1
+        return complete(group, size)
+
+    monkeypatch.setattr(pool_module._Group, "complete", counted)
+    counts = {}
+    for number in (50, 400):
+        pool = TrajectoryPool(
+            group_size=2, batch_size=2 * number, rule=REACHED, drop_equal_groups=True
+        )
+        asked[0] = 0
+        for group in range(number):
+            for run in range(2):
+                pool.put([replace(member(str(group), run), reward=float(run))])
+                pool.ready()
+                pool.complete("policy")
+                pool.waiting("policy")
+            pool.group_finished(str(group))
+        counts[number] = asked[0]
+        assert len(pool.take("policy")) == 2 * number
+    assert counts[400] == 8 * counts[50]
 
 
 def test_only_valid_rewards_say_whether_a_group_is_equal():
@@ -182,7 +234,7 @@ def test_a_group_that_was_given_up_is_so_after_a_checkpoint():
     pool.loaded_batch_finished()
     assert not pool.ready()
     again = TrajectoryPool(group_size=2, batch_size=2, rule=REACHED)
-    again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    again.load_state_dict(saved(pool))
     for each in (pool, again):
         each.put([member("b", 0)])
         each.group_finished("b")
@@ -191,7 +243,7 @@ def test_a_group_that_was_given_up_is_so_after_a_checkpoint():
     # Of one that is still waiting nothing else is told.
     waiting = TrajectoryPool(group_size=2, batch_size=1, rule=REACHED)
     waiting.put([member("c", 0)])
-    again.load_state_dict(json.loads(json.dumps(waiting.state_dict())))
+    again.load_state_dict(saved(waiting))
     assert again.complete("policy") == 0
 
 
@@ -200,7 +252,7 @@ def test_the_end_of_a_loaded_batch_is_so_after_a_checkpoint():
     pool = TrajectoryPool()
     pool.put([member("a")])
     pool.loaded_batch_finished()
-    again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    again.load_state_dict(saved(pool))
     assert again.ready()
     assert names(again.take("policy")) == ["a0"]
 
@@ -210,7 +262,7 @@ def test_groups_without_keys_stay_apart_after_a_checkpoint():
     pool = TrajectoryPool([], batch_size=3, rule=REACHED)
     pool.put([member("a", 0), member("b", 0)])
     again = TrajectoryPool([], batch_size=3, rule=REACHED)
-    again.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    again.load_state_dict(saved(pool))
     again.put([member("c", 0)])
     assert len(again.ages("policy")) == 3
     assert names(again.take("policy")) == ["a0", "b0", "c0"]
@@ -256,7 +308,7 @@ def test_nothing_is_lost_given_twice_or_torn_from_its_group(operations, size, ba
         elif operation == "finish":
             pool.loaded_batch_finished()
         elif operation == "save":
-            state = json.loads(json.dumps(pool.state_dict()))
+            state = saved(pool)
             pool = new()
             pool.load_state_dict(state)
         else:
