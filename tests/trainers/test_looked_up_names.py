@@ -894,6 +894,8 @@ REASONS: dict[str, str] = {
         [
             *("ClusterConfig.address", "ClusterConfig.namespace", "ClusterConfig.variables"),
             *("ExecutorConfig.resources", "RayInferenceConfig.resources"),
+            # Of a machine that may be another; what is wrong with it is told when it starts.
+            "ServerConfig.command",
         ],
         "is of a cluster, which is asked when actors start there",
     ),
@@ -934,7 +936,7 @@ REASONS: dict[str, str] = {
             "trackio.Config.group",
             "wandb.Config.notes",
             "wandb.Config.job_type",
-            "OpenAiConfig.weights_folder",
+            "ServedModelConfig.weights_folder",
             "trackio.Config.folder",
             "wandb.Config.project",
             "wandb.Config.name",
@@ -963,7 +965,7 @@ REASONS: dict[str, str] = {
             "OpenAiJobsConfig.base_url",
             "OpenAiJobsConfig.base_model",
             "OpenAiConfig.base_url",
-            "OpenAiConfig.model",
+            "ServedModelConfig.model",
             "RemoteSettings.base_url",
             "RemoteSettings.base_model",
             "TinkerInferenceConfig.model_path",
