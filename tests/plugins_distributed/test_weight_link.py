@@ -108,10 +108,17 @@ def test_an_end_that_failed_ends_the_others(store):
     link = Link("127.0.0.1", store.port, (0, None), "gloo", 3000.0)
 
     def fails():
-        Receiver(link, 1).receive(0, BUCKETS)
+        Receiver(link, 1)
         end(link)
 
     sent, first, _ = together(sends(link, store), receives(link, 0), fails)
+    assert isinstance(sent, TransferError)
+    assert isinstance(first, TransferError)
+
+
+def test_no_group_is_awaited_whose_member_failed(store):
+    link = Link("127.0.0.1", store.port, (None, None), "gloo", 3000.0)
+    sent, first, _ = together(sends(link, store), receives(link, 0), lambda: end(link))
     assert isinstance(sent, TransferError)
     assert isinstance(first, TransferError)
 
@@ -159,7 +166,9 @@ def test_weights_come_when_they_are_read():
 
 
 def test_buckets_hold_whole_weights_in_their_order():
-    slots = [Slot((n,), torch.uint8, (size,)) for n, size in zip("abcd", (16, 16, 48, 1))]
+    slots = [
+        Slot((n,), torch.uint8, (size,)) for n, size in zip("abcd", (16, 16, 48, 1), strict=True)
+    ]
     names = [[slot.names[0] for slot in bucket] for bucket in fill_buckets(slots, 32)]
     assert names == [["a", "b"], ["c"], ["d"]]
     assert fill_buckets([], 32) == []

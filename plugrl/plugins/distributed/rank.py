@@ -137,20 +137,21 @@ class RankWorker:
             What went wrong at an engine; empty: nothing.
         """
         rank, service = dist.get_rank(), self.service
-        if self._sender is None or self._sender.key != link.key:
-            store = link.join() if self._store is None else self._store
-            self._sender = Sender(link, store, rank, service.device)
 
         def fill(bucket: Bucket, flat: torch.Tensor | None) -> None:
             service.fill(bucket, flat)
             if rank == 0 and flat is not None:
                 self._keep(bucket, flat)
 
+        sender, self._sender = self._sender, None
         try:
-            self._sender.send(number, buckets, fill)
+            if sender is None or sender.key != link.key:
+                store = link.join() if self._store is None else self._store
+                sender = Sender(link, store, rank, service.device)
+            sender.send(number, buckets, fill)
         except TransferError as error:
-            self._sender = None
             return str(error)
+        self._sender = sender
         if service.device != "cpu":
             torch.cuda.synchronize()
         return ""

@@ -69,7 +69,7 @@ def views(bucket: Bucket, flat: torch.Tensor) -> Iterator[tuple[Slot, torch.Tens
 
 
 def fill_buckets(slots: Sequence[Slot], limit: int) -> list[list[Slot]]:
-    """Weights in their order, as many to a bucket as ``limit`` bytes hold; a larger one is alone."""
+    """Weights in their order, as many to a bucket as ``limit`` bytes hold, but at least one."""
     made: list[list[Slot]] = []
     for slot in slots:
         if not made or size_of(made[-1]) + slot.bytes > limit:
@@ -146,8 +146,10 @@ class _Ends:
 
     def _wait(self, done: Callable[[], bool]) -> None:
         until = time.monotonic() + self._link.timeout
-        while not done():
+        while True:
             try:
+                if done():
+                    return
                 ended = self._store.check([_ENDED])
             except RuntimeError as error:
                 raise TransferError("rank 0 is gone") from error
@@ -161,13 +163,19 @@ class _Ends:
         """This end of the broadcast; number 0 sends."""
         link, size = self._link, 1 + len(self._link.far)
         limit = timedelta(seconds=link.timeout)
+        # Groups wait for their members without looking at anything else.
+        self._store.add("there", 1)
+        self._wait(lambda: self._store.add("there", 0) == size)
         store = dist.PrefixStore("broadcast", self._store)
-        if link.backend == "gloo":
-            return dist.ProcessGroupGloo(store, number, size, limit)
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = limit
-        group = dist.ProcessGroupNCCL(store, number, size, options)
-        group._set_sequence_number_for_group()
+        try:
+            if link.backend == "gloo":
+                return dist.ProcessGroupGloo(store, number, size, limit)
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = limit
+            group = dist.ProcessGroupNCCL(store, number, size, options)
+            group._set_sequence_number_for_group()
+        except RuntimeError as error:
+            raise TransferError(f"no broadcast could begin: {error}") from error
         return group
 
     def _broadcast(self, group: Any, flat: torch.Tensor) -> None:
