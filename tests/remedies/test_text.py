@@ -227,6 +227,12 @@ ROWS: list[Row] = [
         base=_PHASES,
     ),
     row(
+        f"{_RED}.models.tester.train={{type: fsdp}}",
+        "such as models.NAME.train: local",
+        f"{_RED}.models.tester.train=local",
+        base=_PHASES,
+    ),
+    row(
         "scenario=null",
         "such as scenario: red_team",
         "scenario=red_team",

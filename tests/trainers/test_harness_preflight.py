@@ -72,6 +72,10 @@ def test_a_sound_configuration_has_no_faults(faults):
         ({"red_team": {"target": {"model": "tester"}}}, "red_team.target.model.*is trained"),
         ({"models": {"tester": {"train": None}}}, "models.tester.*the tester is not trained"),
         (
+            {"models": {"tester": {"train": {"type": "fsdp"}}}},
+            "models.tester.train.*has no differentiable.*such as models.NAME.train: local",
+        ),
+        (
             {"red_team": {"tester": {"max_new_tokens": 4096}}},
             "red_team.tester.max_new_tokens.*is 4096, and model 'tester' reads .* tokens",
         ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plugrl.core.config.preflight import section_at
 from plugrl.core.text.dialogue.environment import incompatibility
 from plugrl.core.text.dialogue.prompts import no_room
+from plugrl.core.text.inference.services import TrainService, no_own_optimizer
 from plugrl.core.text.learn.optimizer import OptimizerConfig
 from plugrl.core.text.preflight import (
     context_of,
@@ -72,6 +73,12 @@ def _model_findings(check: Preflight, section: Any) -> Iterator[Finding]:
     if train is None:
         yield f"models.{tester}", f"the tester is not trained; give models.{tester}.train: local"
         return
+    service = check.component(f"models.{tester}.train")
+    if isinstance(service, type) and issubclass(service, TrainService):
+        for method in ("differentiable", "parameters"):
+            if getattr(service, method) is getattr(TrainService, method):
+                yield f"models.{tester}.train", no_own_optimizer(service, method)
+                return
     yield from _without_effect(check, tester, train)
 
 

@@ -319,6 +319,14 @@ class BaseTrainService(RenamedMethods, Component, ABC):
         """Let go of what runs elsewhere; called when nothing more is asked of the service."""
 
 
+def no_own_optimizer(service: type[BaseTrainService], method: str) -> str:
+    """Why a trainer with an optimizer of its own cannot use a train service without a method."""
+    return (
+        f"{service.__name__} has no {method}, which trainers with an optimizer of their own need; "
+        "take a train service that has, such as models.NAME.train: local"
+    )
+
+
 class TrainService(BaseTrainService):
     """Trains one model: gradients of any loss are accumulated, then applied."""
 
@@ -374,10 +382,7 @@ class TrainService(BaseTrainService):
         self._no_gradient("module")
 
     def _no_gradient(self, method: str) -> NoReturn:
-        raise ConfigError(
-            f"{type(self).__name__} has no {method}, which trainers with an optimizer of their own "
-            "need; take a train service that has, such as models.NAME.train: local"
-        )
+        raise ConfigError(no_own_optimizer(type(self), method))
 
     def fix_value_bias(self) -> None:
         """Keep the bias of the value head at 0; called before training, perhaps more than once.
