@@ -1,0 +1,38 @@
+"""Pools, checkpoints and batches of many long trajectories grow with them, and no faster."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[4] / "benchmarks" / "large_pool.py"
+COUNTS = (25_000, 50_000, 100_000)
+#: Bytes that the largest needs.
+NEEDED = 18 * 2**30
+
+
+def free():
+    """Bytes of memory that this machine has to give."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(free() < NEEDED, reason="needs 18 GiB of free memory")
+def test_time_and_memory_are_linear():
+    command = [sys.executable, str(SCRIPT), "--counts", *map(str, COUNTS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    least, middle, most = json.loads(done.stdout)["rows"]
+    for part in least["processor_seconds"]:
+        own = [row["processor_seconds"][part] for row in (least, middle, most)]
+        # Four times as many take four times as long; the square of it would be sixteen.
+        assert own[2] < 7 * own[0], part
+        assert own[2] < 3.5 * own[1], part
+    for part in least["peak_megabytes"]:
+        own = [row["peak_megabytes"][part] for row in (least, middle, most)]
+        assert own[2] < 4.4 * own[0], part
+    # A checkpoint takes a part of what waits, and no second copy.
+    assert most["peak_megabytes"]["save"] < 1.3 * most["peak_megabytes"]["pool"]
