@@ -14,15 +14,15 @@ measures plugrl alone.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from _peers import Peer, Side, known, machine, positive, run
+from _peers import Peer, known, machine, positive, run
+from _rounds import rate, take_turns
+from _rounds import summary as summed_up
 
 PPO = Path(__file__).parent / "ppo"
 PEERS = Peer("Stable-Baselines3 and TorchRL", ["stable_baselines3", "torchrl"])
@@ -40,8 +40,6 @@ RATIOS = {
     "torchrl": "ratio_torchrl",
 }
 SETTINGS = ("small", "wide")
-#: Phases from the start of a process on; ``learn`` is what ratios compare.
-LEARN = "learn"
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -64,27 +62,12 @@ def run_round(
 ) -> dict[str, dict[str, Any]]:
     """All sides from their start to their reports, a turn of each after the other."""
     common = [str(folder), settings, "--steps", str(steps), "--seed", str(seed)]
-    sides: dict[str, Side] = {}
-    reports: dict[str, dict[str, Any]] = {}
-    try:
-        for name, words in OWN.items():
-            sides[name] = Side(sys.executable, PPO / "plugrl_side.py", [*common, *words], folder)
-        for name, script in OTHERS.items() if peer is not None else ():
-            sides[name] = Side(str(peer), PPO / script, common, folder)
-        for side in sides.values():
-            side.read()  # waits for its first turn
-        while len(reports) < len(sides):
-            for name, side in sides.items():
-                if name in reports:
-                    continue
-                side.go()
-                line = side.read()
-                if line != "turn":
-                    reports[name] = json.loads(line)
-    finally:
-        for side in sides.values():
-            side.close() if len(reports) == len(sides) else side.kill()
-    return reports
+    own = {
+        name: (sys.executable, PPO / "plugrl_side.py", [*common, *words])
+        for name, words in OWN.items()
+    }
+    others = {name: (peer, PPO / script, common) for name, script in OTHERS.items() if peer}
+    return take_turns({**own, **others}, folder)
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
@@ -104,7 +87,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
                 reports = run_round(peer, settings, given.steps, number, Path(folder))
             rounds.append(reports)
             versions = {name: known(report["versions"]) for name, report in reports.items()}
-            rates = {name: round(_rate(report, "seconds")) for name, report in reports.items()}
+            rates = {name: round(rate(report, "seconds")) for name, report in reports.items()}
             print(f"{settings}, round {number}: steps/s {rates}", file=sys.stderr)
         results[settings] = summary(rounds)
     first = {name: results[chosen[0]][name] for name in _ratio_names()}
@@ -123,40 +106,9 @@ def _ratio_names() -> list[str]:
     return [f"{prefix}{name}" for prefix in ("", "cpu_", "whole_") for name in RATIOS.values()]
 
 
-def _rate(report: dict[str, Any], kind: str) -> float:
-    return float(report["steps"] / report[kind][LEARN])
-
-
-def _whole(report: dict[str, Any]) -> float:
-    return float(report["steps"] / sum(report["seconds"].values()))
-
-
 def summary(rounds: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Medians over rounds; a ratio is the median of the ratios of a round."""
-    rates = {
-        "": [{name: _rate(r, "seconds") for name, r in each.items()} for each in rounds],
-        "cpu_": [{name: _rate(r, "cpu_seconds") for name, r in each.items()} for each in rounds],
-        "whole_": [{name: _whole(r) for name, r in each.items()} for each in rounds],
-    }
-    result: dict[str, Any] = {}
-    for prefix, found in rates.items():
-        for side, name in RATIOS.items():
-            ratios = [each[side] / each["sb3"] for each in found if "sb3" in each]
-            result[f"{prefix}{name}"] = statistics.median(ratios) if ratios else None
-            result[f"{prefix}{name}_by_round"] = ratios or None
-    result["sides"] = {
-        side: {
-            f"{prefix}steps_per_second": statistics.median(each[side] for each in found)
-            for prefix, found in rates.items()
-        }
-        | {
-            "seconds_by_round": [each[side]["seconds"] for each in rounds],
-            "cpu_seconds_by_round": [each[side]["cpu_seconds"] for each in rounds],
-            "return_by_round": [each[side]["return"] for each in rounds],
-        }
-        for side in rounds[0]
-    }
-    return result
+    """Medians over rounds; see :func:`_rounds.summary`."""
+    return summed_up(rounds, RATIOS, "sb3")
 
 
 def table(result: dict[str, Any]) -> str:

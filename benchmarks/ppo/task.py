@@ -6,16 +6,12 @@ It is imported by the environment of each side, so it needs the standard library
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import time
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-#: The moment this process began, as far as Python can tell, in wall and in processor time.
-BEGAN = (time.perf_counter(), 0.0)
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import _clock
 
 ENVIRONMENT = "CartPole-v1"
 STEPS = 128
@@ -27,7 +23,6 @@ CLIP = 0.2  # of the ratio and of values
 ENTROPY, CRITIC = 0.01, 0.5
 MAX_NORM = 0.5
 WIDTHS = [64, 64]  # of the policy and of the critic, with tanh
-PACKAGES = ("plugrl", "stable-baselines3", "torchrl", "tensordict", "torch", "gymnasium", "numpy")
 
 
 @dataclass(frozen=True)
@@ -76,71 +71,12 @@ def arguments() -> Given:
     return Given(given.folder, settings, iterations, given.seed, given.implementation)
 
 
-class Clock:
-    """Times the phases of a side, which waits between its turns while the others have theirs.
-
-    So all sides meet the same moments of a busy machine, and none runs beside another. The waits
-    are not counted. Standard output is the line to the driver; what a library prints goes to
-    standard error.
-    """
+class Clock(_clock.Clock):
+    """The clock of a side."""
 
     #: Steps of a turn. Who comes back from waiting finds caches cold and, on some machines, memory
     #: put away; turns of a tenth of a second measure much of that.
     TURN = 65536
 
     def __init__(self, given: Given) -> None:
-        self._given = given
-        self._iterations = 0
-        #: Steps that belong to no phase called ``learn``.
-        self.left_out = 0
-        self._waited = 0.0
-        self._out = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)
-        self._last = BEGAN
-        self._seconds: dict[str, float] = {}
-        self._cpu: dict[str, float] = {}
-        self._say("ready")
-
-    def end(self, phase: str) -> None:
-        """``phase`` ends now; it began where the one before ended."""
-        now = (time.perf_counter() - self._waited, time.process_time())
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + now[0] - self._last[0]
-        self._cpu[phase] = self._cpu.get(phase, 0.0) + now[1] - self._last[1]
-        self._last = now
-
-    def iteration(self) -> None:
-        """An iteration ends; wait if the turn is over."""
-        self._iterations += 1
-        if self._iterations % max(1, self.TURN // self._given.settings.batch) == 0:
-            self._say("turn")
-
-    def report(self, mean_return: float) -> None:
-        """Send the seconds of each phase as one line of JSON.
-
-        Raises:
-            SystemExit: the side made another number of iterations, so the work was another one.
-        """
-        if self._iterations != self._given.iterations:
-            raise SystemExit(f"{self._iterations} iterations, not {self._given.iterations}")
-        facts = {
-            "steps": self._given.steps - self.left_out,
-            "seconds": self._seconds,
-            "cpu_seconds": self._cpu,
-            "return": mean_return,
-            "versions": {name: _version(name) for name in PACKAGES},
-        }
-        self._say(json.dumps(facts), wait=False)
-
-    def _say(self, line: str, wait: bool = True) -> None:
-        began = time.perf_counter()
-        print(line, file=self._out, flush=True)
-        if wait:
-            sys.stdin.readline()
-        self._waited += time.perf_counter() - began
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+        super().__init__(given.iterations, given.steps, self.TURN // given.settings.batch)

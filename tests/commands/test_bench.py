@@ -287,6 +287,20 @@ def test_ppo_cartpole_measures_plugrl_alone(measured):
         assert min(side["return_by_round"]) > 9
 
 
+@pytest.mark.integration
+def test_off_policy_measures_plugrl_alone(measured):
+    result = measured("off_policy", "--algorithm", "dqn", "--steps", "500", "--rounds", "1")
+    found = result["algorithms"]["dqn"]
+    assert (result["ratio_dqn"], result["cpu_ratio_dqn"]) == (None, None)
+    (seconds,) = found["sides"]["plugrl"]["seconds_by_round"]
+    # The first 500 steps are a phase of their own.
+    assert set(seconds) == {"imports", "setup", "begin", "learn"}
+    assert found["sides"]["plugrl"]["steps_per_second"] == pytest.approx(500 / seconds["learn"])
+    # Four passes over 128 rows through 6 x 256, 256 x 256 and 256 x 3.
+    work = 4 * 2 * 128 * (6 * 256 + 256 * 256 + 256 * 3)
+    assert found["floor_milliseconds"] == pytest.approx(work / result["gigaflops"] / 1e6)
+
+
 @pytest.mark.parametrize("words", [[], ["--peer-python", "/bin/false"]])
 def test_ppo_cartpole_names_its_own_peers(command, words):
     code, out, err = command("ppo_cartpole", *words)
