@@ -71,8 +71,8 @@ def test_the_written_tree_validates_to_itself(files, check):
         (
             "zzz=1",
             "zzz (command line): unknown section; toy reads: project_name, experiment_name, seed, "
-            "plugins, environment, settings, runtime_monitor, resource, trackers, trainer, data, "
-            "notes",
+            "plugins, environment, settings, runtime_monitor, resource, sweep, trackers, trainer, "
+            "data, notes",
         ),
         (
             "data.batch_siz=1",
