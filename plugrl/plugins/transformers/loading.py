@@ -16,6 +16,7 @@ from plugrl.core.run.process import threads
 from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, memory_shortage
 from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
+from plugrl.plugins.transformers.engine.projections import place_side_by_side
 from plugrl.plugins.transformers.outline import misspelt_keys, parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 
@@ -45,7 +46,15 @@ def load_model(spec: ModelSpec) -> PreTrainedModel:
         # Before 5.24, transformers chose attention of torch here, which leaves the cap out.
         model.set_attn_implementation("eager")
     threads.widen(model.num_parameters())
-    return model.to(device=spec.device, dtype=dtype)
+    model = model.to(device=spec.device, dtype=dtype)
+    _arrange(model)
+    return model
+
+
+def _arrange(model: PreTrainedModel) -> None:
+    if model.device.type == "cuda":
+        # The engine computes those of one input together, with the weights that are trained.
+        place_side_by_side(model)
 
 
 def load_tokenizer(spec: ModelSpec) -> Tokenizer:

@@ -137,7 +137,7 @@ class _Step:
         self.logprobs_of = torch.zeros(CHUNK, size, device=device)
         self._logits: torch.Tensor | None = None
         self._graph: Any = None
-        self._tail = self._sample
+        self._tail = self._finish
         if device.type == "cuda" and runner.captures:
             # Trying the step moves its counters on.
             self.sampler = sampler.copy()
@@ -178,12 +178,16 @@ class _Step:
             self._sample(self._logits)
 
     def _compute(self) -> None:
-        width = self._cache.capacity
-        logits = self._runner.decode(self._tokens, self._positions, width, self._cache)
+        cache, runner = self._cache, self._runner
+        hidden = runner.body.step(self._tokens, self._positions, cache.capacity, cache)
         if self._eager_tail:
-            self._logits = logits
+            self._logits = runner.logits(hidden)
         else:
-            self._tail(logits)
+            self._tail(hidden)
+
+    def _finish(self, hidden: torch.Tensor) -> None:
+        # Compiled, the logits of half precision are never there in float32.
+        self._sample(self._runner.logits(hidden))
 
     def _sample(self, logits: torch.Tensor) -> None:
         chosen, logprobs = self.sampler.draw(logits)
@@ -203,7 +207,7 @@ class _Step:
         graph = torch.cuda.CUDAGraph()
         try:
             if not self._eager_tail:
-                self._tail = runner.compiler.function(self._sample)
+                self._tail = runner.compiler.function(self._finish)
             with runner.compiler.layers():
                 stream = torch.cuda.Stream()
                 stream.wait_stream(torch.cuda.current_stream())
@@ -220,7 +224,7 @@ class _Step:
                 # The next try is without the compiler.
                 runner.compiler.give_up(compiler_failure(error))
                 return self._captured(pool)
-            self._tail, runner.captures = self._sample, False
+            self._tail, runner.captures = self._finish, False
             logger.warning(
                 "decode steps of this model cannot be captured, and are launched one by one, which "
                 "is slower: %s",

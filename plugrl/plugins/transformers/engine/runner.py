@@ -13,6 +13,7 @@ from plugrl.plugins.transformers.engine.body import Body, Prefill
 from plugrl.plugins.transformers.engine.compiling import StepCompiler
 from plugrl.plugins.transformers.engine.fast_body import FastBody, has_fast_body
 from plugrl.plugins.transformers.engine.head import body_and_head
+from plugrl.plugins.transformers.engine.projections import JoinedProjections
 from plugrl.plugins.transformers.engine.slot_body import SlotBody
 from plugrl.plugins.transformers.engine.whole_body import WholeBody
 
@@ -95,6 +96,9 @@ class Runner:
         makers: list[Callable[[], Body]] = [lambda: SlotBody(model, self._plain)]
         if self.device.type == "cpu" and has_fast_body(model):
             makers.insert(0, lambda: FastBody(model))
+        joined = JoinedProjections(model)
+        if joined:
+            makers.insert(0, lambda: SlotBody(model, self._plain, joined))
         expected = self._expected()
         for make in makers:
             try:

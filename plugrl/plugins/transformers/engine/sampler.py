@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,8 @@ from plugrl.plugins.transformers.engine.logits import LogitsProcessor
 _AHEAD = 32
 #: Tokens whose masses are summed one by one, in a vocabulary of more.
 _BLOCK = 1024
+#: Blocks that divide a vocabulary have at least so many; else it is filled up to whole ones.
+_LEAST_BLOCK = 64
 #: Vocabularies up to this size are searched at once.
 _FEW = 4 * _BLOCK
 #: Bits that numbers between 0 and 1 in float32 take, as whole numbers.
@@ -287,23 +290,32 @@ def _search(masses: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 def _search_in_blocks(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """The same, over sums of blocks first: most tokens are read once."""
-    missing = -probs.shape[-1] % _BLOCK
-    blocks = torch.nn.functional.pad(probs, (0, missing)).unflatten(-1, (-1, _BLOCK))
+    width = math.gcd(probs.shape[-1], _BLOCK)
+    if width < _LEAST_BLOCK:
+        width = _BLOCK
+        probs = torch.nn.functional.pad(probs, (0, -probs.shape[-1] % width))
+    blocks = probs.unflatten(-1, (-1, width))
     sums = blocks.sum(-1, dtype=torch.float64)
     cumulative = sums.cumsum(-1)
     level = numbers * cumulative[:, -1:]
     block = _drawable(sums, cumulative, level)
     level = level - (cumulative.gather(-1, block) - sums.gather(-1, block))
-    own = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0]
-    within = _drawable(own, own.cumsum(-1, dtype=torch.float64), level)
-    return block * _BLOCK + within
+    own = blocks.gather(1, block[..., None].expand(-1, -1, width))[:, 0]
+    within = _drawable(own, own.cumsum(-1, dtype=torch.float64), level, within_block=True)
+    return block * width + within
 
 
-def _drawable(masses: torch.Tensor, cumulative: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
+def _drawable(
+    masses: torch.Tensor,
+    cumulative: torch.Tensor,
+    level: torch.Tensor,
+    *,
+    within_block: bool = False,
+) -> torch.Tensor:
     """Where the sums pass ``level``; rounding never leads to what has no mass."""
     chosen = torch.searchsorted(cumulative, level, right=True)
     chosen = chosen.clamp_max(masses.shape[-1] - 1)
-    if masses.shape[-1] == _BLOCK or masses.device.type != "cpu":
+    if within_block or masses.device.type != "cpu":
         lost = masses.gather(-1, chosen) == 0
         chosen = torch.where(lost, masses.argmax(-1, keepdim=True), chosen)
     return chosen

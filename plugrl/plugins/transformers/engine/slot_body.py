@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 
 from plugrl.plugins.transformers.engine.attention import NAME, Fill, attention
 from plugrl.plugins.transformers.engine.body import Prefill
+from plugrl.plugins.transformers.engine.projections import JoinedProjections
 from plugrl.plugins.transformers.engine.slots import Slots, SlotShape
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class SlotBody:
     Args:
         model: a causal language model, in evaluation mode; it is left as it is between passes.
         body: gives its hidden states.
+        projections: layers that are computed together; None: each is computed alone.
 
     Raises:
         NotImplementedError: its layers do not fit: some keep a state of another kind, differ in
@@ -34,11 +36,17 @@ class SlotBody:
 
     joins = True
 
-    def __init__(self, model: PreTrainedModel, body: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        body: Callable[..., Any],
+        projections: JoinedProjections | None = None,
+    ) -> None:
         from transformers import AttentionInterface
 
         AttentionInterface.register(NAME, attention)
         self._model, self._body = model, body
+        self._projections = projections
         self._device = model.device
         # Some keep the configuration of their text apart.
         text = model.config.get_text_config(decoder=True)
@@ -158,7 +166,8 @@ class SlotBody:
         try:
             for config in self._configs:
                 config._attn_implementation = NAME
-            yield
+            with self._projections.active() if self._projections else nullcontext():
+                yield
         finally:
             for config, name in zip(self._configs, before, strict=True):
                 config._attn_implementation = name
