@@ -17,6 +17,8 @@ from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_me
 
 #: Seconds that the soak takes; fewer for a look.
 SECONDS = float(os.environ.get("PLUGRL_SOAK_SECONDS", "3600"))
+#: Of the draw of whom it hits and when.
+SEED = int(os.environ.get("PLUGRL_SOAK_SEED", "0"))
 WORKER = """
 import asyncio
 
@@ -94,7 +96,7 @@ def test_kills_of_all_kinds_change_no_number(tmp_path):
         whole = plugrl("train", configuration(tmp_path / "near", {"processes": 2}), log=log)
         assert whole.wait(5 * DEADLINE) == 0
         expected = load_run(run_of(tmp_path / "near"))
-        draw, end = random.Random(0), time.monotonic() + SECONDS
+        draw, end = random.Random(SEED), time.monotonic() + SECONDS
         counts, number = dict.fromkeys(VICTIMS, 0), 0
         while time.monotonic() < end:
             number += 1
