@@ -210,6 +210,7 @@ class PureTextRlTrainer(Trainer):
     def train(self) -> TrainingResult:
         """Run all stages; after a resume, the remaining ones."""
         self._set_up()
+        self.run.places.add("models", self.models.places)
         total = self.hyper_params.text_rl.num_iterations
         with closing(self.models), closing(self.run.progress("Iterations", total)) as progress:
             progress.update(self._iteration)
