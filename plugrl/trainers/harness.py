@@ -309,6 +309,9 @@ class HarnessTrainer(Trainer):
     def train(self) -> TrainingResult:
         """Run all training steps; after a resume, the remaining ones."""
         with self._closed_in_a_run():
+            if self._context is not None:
+                system: Any = self.environment.system
+                self.run.places.add("models", system.models.places)
             self._set_up()
             total = self.config.training_steps
             if self._step < 0:
