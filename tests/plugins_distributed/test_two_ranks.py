@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import os
+import resource
 import signal
 import socket
 import struct
@@ -29,6 +30,7 @@ CASES = {
     "tied, in micro-batches": (spec("tied"), {**SPLIT, "value_head": True}),
     "padded, computed again": (spec("gemma2"), {"gradient_checkpointing": True, **SPLIT}),
     "copies on each": (spec(), {"shard": "none", "value_head": True}),
+    "split within one machine": (spec(), {"shard": "hybrid", "value_head": True}),
     "adapter": (spec(adapter={}), {"value_head": True}),
 }
 
@@ -216,6 +218,19 @@ def test_a_dead_rank_is_named(ranks):
     os.kill(service.ranks.processes[1], signal.SIGKILL)
     with pytest.raises(RunError, match=r"rank 1 on node \S+ was killed .* while it went forward"):
         step(service, {})
+
+
+@pytest.mark.integration
+def test_a_rank_that_runs_out_of_memory_is_named(ranks):
+    service = ranks(spec(), {"micro_batch_size": 2000}, workers=2)
+    process = service.ranks.processes[1]
+    with open(f"/proc/{process}/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.prlimit(process, resource.RLIMIT_AS, (used + 2**24, used + 2**24))
+    said = r"^rank 1 on node \S+ .*out of memory.* while it went forward; .*lower models.NAME.train"
+    with pytest.raises(RunError, match=said):
+        step(service, {}, [([2] * 60, [0] + [1] * 59)] * 2000)
+    assert len(service.ranks) == 0
 
 
 @pytest.mark.slow

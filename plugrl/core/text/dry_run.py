@@ -10,13 +10,11 @@ from typing import Any, Protocol
 
 import torch
 
-from plugrl.core.errors import PlugrlError, RunError
-from plugrl.core.run.process.memory import format_gib, total_bytes
+from plugrl.core.errors import RunError
+from plugrl.core.run.process.memory import format_gib, lacks_memory, total_bytes
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.models import Models
 from plugrl.core.text.trajectory import Trajectory
-
-_CPU_MESSAGE = "DefaultCPUAllocator"
 
 
 class TrialTrainer(Protocol):
@@ -160,19 +158,10 @@ def _fitting(device: str, what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _lacks_memory(error):
+        if not lacks_memory(error):
             raise
         total = format_gib(total_bytes(device))
         raise RunError(f"{what} fit into the memory of {device} ({total}): {advice}") from error
-
-
-def _lacks_memory(error: BaseException | None) -> bool:
-    """Whether memory ran out, perhaps under an error of the loader."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    if isinstance(error, RuntimeError) and _CPU_MESSAGE in str(error):
-        return True
-    return isinstance(error, PlugrlError) and _lacks_memory(error.__cause__)
 
 
 def _peak(device: str) -> int:

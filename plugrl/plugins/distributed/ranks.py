@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.run.process.cluster import settings
+from plugrl.core.run.process.memory import lacks_memory
 from plugrl.plugins.distributed import wire
 from plugrl.plugins.ray.cluster import check_nodes, connect, load_ray, unplaceable
 from plugrl.plugins.ray.errors import failure
@@ -27,6 +28,8 @@ _PHASES = {
     "save": "wrote its part of the checkpoint",
     "restore": "read its part of the checkpoint",
 }
+#: The phases whose memory grows with the tokens of a pass.
+_PASSES = frozenset({"start_pass", "end_pass", "numbers"})
 #: Seconds after a failure in which other ranks may say more of it than that they wait in vain.
 _LISTEN = 3.0
 #: Seconds beyond the limit of a collective, after which nothing more is awaited.
@@ -80,8 +83,11 @@ class Ranks:
         self._nodes = [""] * workers
         places = self._collect("place", [each.call.remote("place") for each in self._actors], start)
         # Ranks of one machine are neighbours, as a mesh of machines takes them.
-        order = sorted(range(workers), key=lambda number: places[number][0])
+        # By Ray's names of them: an address may be that of several.
+        machines = self._machines()
+        order = sorted(range(workers), key=lambda number: (places[number][0], machines[number]))
         self._actors = [self._actors[number] for number in order]
+        self._machine_of = [machines[number] for number in order]
         self._nodes = [places[number][0] for number in order]
         self.processes = [places[number][2] for number in order]
         host, port, _ = places[order[0]]
@@ -90,6 +96,11 @@ class Ranks:
         if device == "cuda":
             self._check_cards()
         self.each("join", [(r, workers, host, port, device, timeout) for r in range(workers)])
+
+    def _machines(self) -> list[str]:
+        """Ray's name of each rank's machine, in the order in which they were placed."""
+        placed = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        return [str(placed[number]) for number in range(len(self._actors))]
 
     def _check_cards(self) -> None:
         cards = self.all("memory", "cuda")
@@ -108,8 +119,8 @@ class Ranks:
     def turns(self) -> list[tuple[int, int]]:
         """Of each rank, its place among those of its machine, and how many these are."""
         return [
-            (self._nodes[:rank].count(node), self._nodes.count(node))
-            for rank, node in enumerate(self._nodes)
+            (self._machine_of[:rank].count(machine), self._machine_of.count(machine))
+            for rank, machine in enumerate(self._machine_of)
         ]
 
     def each(self, method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
@@ -175,8 +186,16 @@ class Ranks:
         cause = getattr(error, "cause", None)
         if isinstance(cause, PlugrlError):
             raise cause
+        if lacks_memory(cause):
+            raise RunError(
+                f"rank {rank} on node {self._nodes[rank]} ran out of memory while it "
+                f"{_phase(method)}; {_smaller(method)}"
+            ) from error
         message = failure(error, actor=f"rank {rank}", node=self._nodes[rank], task=_phase(method))
-        raise RunError(message) from error
+        # The process is gone, with whatever it could have said.
+        killed = f"; if it was, {_smaller(method)}" if "out of memory?" in message else ""
+        short = f"; {_smaller(method)}" if "low on memory" in message else ""
+        raise RunError(f"{message}{killed}{short}") from error
 
     def _fail_silent(self, method: str, ranks: Sequence[int], seconds: float) -> NoReturn:
         """End all ranks and say which ones did not answer."""
@@ -253,13 +272,23 @@ def _phase(method: str) -> str:
     return _PHASES.get(method, f"was asked for {method}")
 
 
+def _smaller(method: str) -> str:
+    """What makes a rank need less memory in a phase."""
+    if method in _PASSES:
+        return (
+            "lower models.NAME.train.micro_batch_tokens or micro_batch_size, set "
+            "gradient_checkpointing: true, or take more workers"
+        )
+    return "take more models.NAME.train.workers with shard: full, or a smaller model"
+
+
 def _weight(error: BaseException) -> int:
     """How much an error explains: a death first, then what is not said by waiting neighbours."""
     names = {cls.__name__ for cls in type(error).__mro__}
     if "RayActorError" in names:
         return 0
     text = str(error)
-    if "OutOfMemory" in text:
+    if "OutOfMemory" in text or lacks_memory(getattr(error, "cause", None)):
         return 0
     waiting = ("gloo" in text, "NCCL" in text, "Connection closed" in text, "Timed out" in text)
     return _IN_VAIN if any(waiting) else 1

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, PlugrlError
 
 #: Weights, gradients and the two moments of Adam.
 TRAINED_COPIES = 4
+#: What torch's messages name where the memory of the host ran out.
+_HOST_ALLOCATOR = "DefaultCPUAllocator"
 #: More memory than any host has.
 ANY_HOST = 2**45
 
@@ -37,6 +39,15 @@ def largest_bytes() -> int:
 def format_gib(size: float) -> str:
     """A number of bytes as text, in GiB."""
     return f"{size / 2**30:.2f} GiB"
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether memory ran out, of the host or of a device, perhaps under an error of the loader."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, RuntimeError) and _HOST_ALLOCATOR in str(error):
+        return True
+    return isinstance(error, PlugrlError) and lacks_memory(error.__cause__)
 
 
 def memory_shortage(
