@@ -70,6 +70,7 @@ class RayInferenceService(InferenceService):
     Config: ClassVar[type] = RayInferenceConfig
     merges_adapters: ClassVar[bool] = True
     _replicas: Replicas
+    _last_places: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -187,14 +188,17 @@ class RayInferenceService(InferenceService):
         """Where the replicas are, and what they did."""
         if not hasattr(self, "_replicas"):
             return ()
-        return [
+        present = [
             {**place, "weights": self.version, "of": "the run", **use.numbers()}
             for place, use in zip(self._replicas.places, self._replicas.uses, strict=False)
             if place
         ]
+        return present or self._last_places
 
     def close(self) -> None:
         """End the replicas; a later request starts them anew, with the present weights."""
+        # The list of the run is written once more after its models are closed.
+        self._last_places = self.places()
         self._replicas.close()
 
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
