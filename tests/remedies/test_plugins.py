@@ -504,6 +504,7 @@ REASONS = {
         "of a cluster: tests/plugins_ray",
     ),
     "let the machines have one copy": "of several machines",
+    "plugins/distributed/ranks:": "of ranks and their memory: tests/plugins_distributed, tests/gpu",
     "plugins/mlflow/tracker: mlflow: %s": "says what is done",
     "plugins/trackio/tracker: trackio: project": "says what is done",
     "plugins/jsonl/tracker: write a record": "says what failed",
