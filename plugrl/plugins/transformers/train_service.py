@@ -29,7 +29,7 @@ from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth
 from plugrl.plugins.transformers.training.forward import Forward
 from plugrl.plugins.transformers.training.masters import MasterWeights
 from plugrl.plugins.transformers.training.micro_batches import MicroBatch, micro_batches
-from plugrl.plugins.transformers.training.packing import enable
+from plugrl.plugins.transformers.training.packing import enable, enable_varlen
 from plugrl.plugins.transformers.training.value_head import load_value_head, make_value_head
 
 if TYPE_CHECKING:
@@ -114,9 +114,11 @@ class LocalTrainService(TrainService):
         # Trial passes must draw no random numbers: a resumed run has its own by now.
         self._set_dropout(False)
         self._device = spec.device
+        packs = self._can_pack(spec)
         self._forward = Forward(
             self._model,
-            packs=self._can_pack(spec),
+            packs=packs,
+            by_lengths=packs and enable_varlen(self._model),
             head_chunk_tokens=self.config.head_chunk_tokens,
         )
         if self.config.gradient_checkpointing:
@@ -161,7 +163,9 @@ class LocalTrainService(TrainService):
         return norm
 
     def _compile(self) -> None:
-        self._compiled = CompiledLayers(self._model, self._name, self._first_pass)
+        self._compiled = CompiledLayers(
+            self._model, self._name, self._first_pass, self._forward.head
+        )
 
     def _first_pass(self, batch: Batch) -> None:
         with torch.no_grad():
@@ -307,9 +311,9 @@ class LocalTrainService(TrainService):
         return self._own_weights if self._adapter is None else self._adapter.merged_weights()
 
     def share_with(self, inference: InferenceService) -> None:
-        """Let the engine use the weights themselves; those of an adapter are merged in copies."""
-        if self._adapter is None:
-            inference.share_weights(self.weights())
+        """Let the engine use the weights themselves, but those that an adapter is merged into."""
+        adapter = self._adapter
+        inference.share_weights(self.weights() if adapter is None else adapter.untouched())
 
     def sync_to(self, inference: InferenceService) -> None:
         """Give the current weights to the engine; the adapter alone to one that merges it."""

@@ -19,6 +19,8 @@ from plugrl.core.text.trajectory import Trajectory
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from plugrl.plugins.transformers.training.head import ChunkedHead
+
 logger = logging.getLogger(__name__)
 
 #: Training steps of a run, times parameters of the model, from which on ``auto`` compiles. On the
@@ -51,12 +53,19 @@ class CompiledLayers:
         model: a causal language model, whose layers are changed.
         name: of the model in the configuration.
         first_pass: goes forward and backward over a batch.
+        head: computes log-probabilities; on the CPU it stays as it is, since its kernels are few
+            and long.
     """
 
     def __init__(
-        self, model: PreTrainedModel, name: str, first_pass: Callable[[Batch], object]
+        self,
+        model: PreTrainedModel,
+        name: str,
+        first_pass: Callable[[Batch], object],
+        head: ChunkedHead,
     ) -> None:
         self._layers = layers_of(model)
+        self._head = head
         reason = missing_compiler(model.device.type)
         if reason is None and not self._layers:
             reason = f"the layers of a {model.config.model_type} model are not known"
@@ -64,22 +73,24 @@ class CompiledLayers:
         self.active = reason is None
         if reason is None:
             use_cache_folder()
-            reason = self._compile(_batch(model), first_pass)
+            reason = self._compile(model, first_pass)
         if reason is not None:
             self.undo()
             logger.warning("models.%s.train.compile: goes on uncompiled: %s", name, reason)
 
-    def _compile(self, batch: Batch, first_pass: Callable[[Batch], object]) -> str | None:
+    def _compile(self, model: PreTrainedModel, first_pass: Callable[[Batch], object]) -> str | None:
         # Random numbers are those that are drawn uncompiled.
         options: dict[str, Any] = {"fallback_random": True}
-        if batch.values["input_ids"].device.type == "cpu":
+        if model.device.type == "cpu":
             # Processes that compile in parallel gain nothing for a few kernels.
             options["compile_threads"] = 1
         for layer in self._layers:
             layer.compile(dynamic=True, options=options)
+        if model.device.type != "cpu":
+            self._head.compile()
         try:
             with torch.random.fork_rng():
-                first_pass(batch)
+                first_pass(_batch(model))
         # Of all classes: it comes from a compiler that is given code of any model.
         except Exception as error:
             return compiler_failure(error)
@@ -90,6 +101,7 @@ class CompiledLayers:
         self.active = False
         for layer in self._layers:
             layer._compiled_call_impl = None
+        self._head.undo()
 
 
 def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from plugrl.plugins.transformers.engine.head import body_and_head
+from plugrl.plugins.transformers.training.head import ChunkedHead
 from plugrl.plugins.transformers.training.packing import Packing
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Forward:
     Args:
         model: a causal language model.
         packs: whether the model takes packed rows; else rows are padded.
+        by_lengths: whether attention of packed rows is the kernel for sequences of many lengths.
         head_chunk_tokens: tokens whose logits are there at the same time, forward and backward.
     """
 
@@ -37,15 +38,17 @@ class Forward:
         *,
         packs: bool,
         head_chunk_tokens: int,
+        by_lengths: bool = False,
     ) -> None:
-        self._body, self._head = body_and_head(model)
+        self._body, logits = body_and_head(model)
+        self.head = ChunkedHead(logits, head_chunk_tokens)
         parameters = inspect.signature(model.base_model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self.packs = packs
+        self.by_lengths = by_lengths
         #: Makes a number of a hidden state, where the service has a value head.
         self.value_head: torch.nn.Linear | None = None
         self._device = model.device
-        self._chunk = head_chunk_tokens
 
     def hidden_width(self) -> int:
         """Numbers of a hidden state."""
@@ -64,9 +67,7 @@ class Forward:
         if asked is None:
             return _empty(part)
         hidden = self._hidden(part, asked)
-        return _scatter(
-            self._target_log_probs(hidden, asked.targets, asked.temperature), asked.picked
-        )
+        return _scatter(self.head(hidden, asked.targets, asked.temperature), asked.picked)
 
     def with_needs(
         self, part: MicroBatch, needs: Sequence[str]
@@ -82,12 +83,10 @@ class Forward:
         hidden = self._hidden(part, asked)
         extras = {}
         if "entropy" in needs:
-            both = self._target_log_probs(
-                hidden, asked.targets, asked.temperature, self._with_entropy
-            )
+            both = self.head(hidden, asked.targets, asked.temperature, entropy=True)
             chosen, extras["entropy"] = both.unbind(1)
         else:
-            chosen = self._target_log_probs(hidden, asked.targets, asked.temperature)
+            chosen = self.head(hidden, asked.targets, asked.temperature)
         if "values" in needs:
             assert self.value_head is not None
             # In float32 where the caller lets the model compute in less.
@@ -101,7 +100,14 @@ class Forward:
             return None
         values = part.batch.values
         ids, positions = values["input_ids"][:, :-1], values["position_ids"][:, :-1]
-        return Packing.of(ids, positions, asked.needed, asked.picked, part.leaders)
+        return Packing.of(
+            ids,
+            positions,
+            asked.needed,
+            asked.picked,
+            part.leaders,
+            by_lengths=self.by_lengths,
+        )
 
     def _hidden(self, part: MicroBatch, asked: _PredictedTokens) -> torch.Tensor:
         """Last hidden states of the picked places, [P, H]: token t is predicted from t - 1."""
@@ -119,45 +125,6 @@ class Forward:
             **more,
         ).last_hidden_state
         return states[asked.picked]
-
-    def _target_log_probs(
-        self,
-        hidden: torch.Tensor,
-        targets: torch.Tensor,
-        temperature: float | torch.Tensor,
-        of_chunk: Callable[..., torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        of_chunk = of_chunk or self._of_chunk
-        if len(targets) <= self._chunk:
-            return of_chunk(hidden, targets, temperature)
-        states, tokens = hidden.split(self._chunk), targets.split(self._chunk)
-        heat: Sequence[float | torch.Tensor] = [temperature] * len(states)
-        if isinstance(temperature, torch.Tensor):
-            heat = temperature.split(self._chunk)
-        parts = zip(states, tokens, heat, strict=True)
-        # Checkpointed, so that the backward pass holds the logits of one chunk at a time too.
-        return torch.cat([checkpoint(of_chunk, *part, use_reentrant=False) for part in parts])
-
-    def _of_chunk(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor
-    ) -> torch.Tensor:
-        logits = self._logits(hidden, temperature)
-        # One kernel a pass in place of a maximum, a sum of exponentials and a gather.
-        return -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-
-    def _with_entropy(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float | torch.Tensor
-    ) -> torch.Tensor:
-        """Log-probabilities and entropies, [P, 2]."""
-        log_probs = self._logits(hidden, temperature).log_softmax(-1)
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        return torch.stack([log_probs.gather(1, targets[:, None])[:, 0], entropy], 1)
-
-    def _logits(self, hidden: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tensor:
-        logits = self._head(hidden)
-        if isinstance(temperature, torch.Tensor) or temperature != 1:
-            logits = logits / temperature
-        return logits
 
 
 @dataclass(frozen=True)

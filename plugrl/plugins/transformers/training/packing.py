@@ -1,8 +1,9 @@
 """Sequences side by side without padding: one row of tokens, attention within each sequence.
 
 Everything but attention works on each token alone, so that a row of all real tokens costs nothing
-for padding. Attention gets the sequences back as rows: padded on the right, a causal mask alone
-keeps them apart. The boundaries are exact because no key of another sequence is ever there.
+for padding. On CUDA devices attention is a kernel that is told where sequences begin, where it
+takes the model. Elsewhere it gets the sequences back as rows: padded on the right, a causal mask
+alone keeps them apart. The boundaries are exact because no key of another sequence is ever there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from plugrl.plugins.transformers.engine.attention import unpack
+from plugrl.plugins.transformers.training import varlen
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,9 +55,7 @@ class Boundaries:
             The boundaries, or None when the sequences are rows of one length that share nothing;
             which tokens are packed, [B, T]; and the place of each needed token, [B, T].
         """
-        own = needed & ~shared
-        number = (own.flatten().cumsum(0) - 1).view(own.shape)
-        number = torch.where(shared, number[leaders], number)
+        own, number = _own_places(needed, shared, leaders)
         lengths = needed.sum(1)
         lengths = lengths[lengths > 0]
         width = int(lengths.max())
@@ -68,6 +68,15 @@ class Boundaries:
         return cls(rows, real.flatten().nonzero().flatten()[own[needed]]), own, number
 
 
+def _own_places(
+    needed: torch.Tensor, shared: torch.Tensor, leaders: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which tokens are packed, [B, T], and the place of each needed one, [B, T]."""
+    own = needed & ~shared
+    number = (own.flatten().cumsum(0) - 1).view(own.shape)
+    return own, torch.where(shared, number[leaders], number)
+
+
 @dataclass(frozen=True)
 class Packing:
     """Tokens side by side: a row of N packed ones ([1, N]), or rows of one length ([B, T]).
@@ -78,7 +87,7 @@ class Packing:
 
     tokens: torch.Tensor
     positions: torch.Tensor
-    bounds: Boundaries | None
+    bounds: Boundaries | varlen.Sequences | None
     places: torch.Tensor
 
     @classmethod
@@ -89,17 +98,31 @@ class Packing:
         needed: torch.Tensor,
         picked: torch.Tensor,
         leaders: torch.Tensor,
+        *,
+        by_lengths: bool = False,
     ) -> Packing:
         """Pack the ``needed`` tokens of rows, [B, T]; prompts that rows share are there once.
 
         ``leaders`` ([B]) names for each row the first one that begins with the same prompt.
+        ``by_lengths``: attention is the kernel that :func:`enable_varlen` has tried.
         """
         # A prompt that an earlier row has too is read there; its last token predicts the first
         # picked one of either.
         columns = torch.arange(picked.shape[1], device=picked.device)
         prompt = columns <= picked.int().argmax(1, keepdim=True)
         follows = leaders != torch.arange(len(leaders), device=leaders.device)
-        bounds, own, number = Boundaries.of(needed, needed & prompt & follows[:, None], leaders)
+        shared = needed & prompt & follows[:, None]
+        if by_lengths:
+            if not varlen.worth_sharing(shared, needed):
+                shared = torch.zeros_like(shared)
+            own, number = _own_places(needed, shared, leaders)
+            sequences, padding = varlen.Sequences.of(needed, own, number)
+            packed = (
+                torch.nn.functional.pad(values[own], (0, padding))[None]
+                for values in (input_ids, position_ids)
+            )
+            return cls(*packed, sequences, number[picked])
+        bounds, own, number = Boundaries.of(needed, shared, leaders)
         shape = (1 if bounds is not None else int(needed.any(1).sum()), -1)
         tokens, positions = input_ids[own].view(shape), position_ids[own].view(shape)
         return cls(tokens, positions, bounds, number[picked])
@@ -119,7 +142,7 @@ def attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    packed_bounds: Boundaries | None = None,
+    packed_bounds: Boundaries | varlen.Sequences | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of sequences that are rows, or packed within ``packed_bounds``.
@@ -140,6 +163,9 @@ def attention(
     foreign = [name for name in _FOREIGN if kwargs.get(name) is not None]
     if foreign or attention_mask is not None:
         raise NotImplementedError(f"attention with {', '.join(foreign) or 'a mask'}")
+    if isinstance(packed_bounds, varlen.Sequences):
+        seen = varlen.attend(query, key, value, packed_bounds, scaling, sliding_window)
+        return seen, None
     if packed_bounds is not None:
         query, key, value = (unpack(tensor, packed_bounds.rows) for tensor in (query, key, value))
     mask = _window(query, sliding_window)
@@ -178,27 +204,53 @@ def enable(model: PreTrainedModel) -> bool:
     if not set(getattr(config, "layer_types", None) or ()) <= _LAYERS:
         return False
     before = model.config._attn_implementation
-    tokens = [torch.tensor(row, device=model.device) % config.vocab_size for row in _TRIAL]
-    expected = [_hidden(model, row[None])[0] for row in tokens]
+    expected = [_hidden(model, row[None])[0] for row in _trial_rows(model)]
     AttentionInterface.register(NAME, attention)
     try:
         model.set_attn_implementation(NAME)
-        needed = torch.nn.utils.rnn.pad_sequence(
-            [torch.ones_like(row, dtype=torch.bool) for row in tokens], batch_first=True
-        )
-        alone = torch.arange(len(tokens), device=model.device)
-        bounds, _, _ = Boundaries.of(needed, torch.zeros_like(needed), alone)
-        positions = torch.cat([torch.arange(len(row), device=model.device) for row in tokens])
-        given = {"position_ids": positions[None], "packed_bounds": bounds}
-        got = _hidden(model, torch.cat(tokens)[None], **given)[0]
-        allowed = 1e-4 if model.dtype == torch.float32 else 0.05
-        if torch.allclose(got.float(), torch.cat(expected).float(), rtol=allowed, atol=allowed):
+        if _agrees(model, torch.cat(expected), by_lengths=False):
             return True
     except Exception:
         # Whatever a model's code does with what it does not know: it cannot be packed.
         pass
     model.set_attn_implementation(before)
     return False
+
+
+def enable_varlen(model: PreTrainedModel) -> bool:
+    """Whether attention of a model that takes packed rows can be :mod:`varlen`'s, by trying."""
+    config: Any = model.config.get_text_config(decoder=True)
+    heads = int(getattr(config, "num_attention_heads", None) or 1)
+    width = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    if not varlen.available(model.device, model.dtype, width):
+        return False
+    expected = torch.cat([_hidden(model, row[None])[0] for row in _trial_rows(model)])
+    try:
+        return _agrees(model, expected, by_lengths=True)
+    except Exception:
+        # A kernel that refuses the model, or this device, for a reason of its own.
+        return False
+
+
+def _trial_rows(model: PreTrainedModel) -> list[torch.Tensor]:
+    most = model.config.get_text_config(decoder=True).vocab_size
+    return [torch.tensor(row, device=model.device) % most for row in _TRIAL]
+
+
+def _agrees(model: PreTrainedModel, expected: torch.Tensor, *, by_lengths: bool) -> bool:
+    """Whether packed rows have the hidden states of the same rows alone, [N, H]."""
+    rows = _trial_rows(model)
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    needed = torch.nn.utils.rnn.pad_sequence(
+        [torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True
+    )
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    alone = torch.arange(len(rows), device=ids.device)
+    packing = Packing.of(ids, positions, needed, needed, alone, by_lengths=by_lengths)
+    inputs = packing.inputs()
+    got = _hidden(model, inputs.pop("input_ids"), **inputs)[0][packing.places]
+    allowed = 1e-4 if model.dtype == torch.float32 else 0.05
+    return torch.allclose(got.float(), expected.float(), rtol=allowed, atol=allowed)
 
 
 @torch.no_grad()
