@@ -2,19 +2,40 @@
 
 import json
 import math
+import pickle
 
 import pytest
 import torch
 
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
+from plugrl.core.factory import Factory
+from plugrl.core.plugins.registry import default_registry
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.inference.services import LoadedModel
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.core.text.models import Model
+from plugrl.core.text.models import Model, Models
 from plugrl.core.text.schedule.weight_sync import WeightSync
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.plugins.transformers import loading
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
+SOURCE = {
+    "path": None,
+    "config": {
+        "model_type": "qwen3",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 32,
+    },
+    "tokenizer": {"characters": "abcdefgh"},
+    "dtype": "float32",
+}
 ROLLOUTS = [Trajectory([2, 3, 4, 5], [0, 1, 1, 1]), Trajectory([6, 7], [0, 1])]
 
 
@@ -185,3 +206,67 @@ def test_weights_of_another_precision_are_copied(spec, engine, train_service):
         service.share_with(engine)
         assert not engine._shared
         service.sync_to(engine)
+
+
+def built(monkeypatch, shares, **section):
+    """The policy of a run, and how many models were built for it."""
+    count = []
+    build = loading._from_config
+    monkeypatch.setattr(loading, "_from_config", lambda spec: count.append(spec) or build(spec))
+    tree = {"source": SOURCE, "inference": {"type": "transformers"}, **section}
+    tree.setdefault("train", {"type": "local", "learning_rate": 0.01})
+    models = ConfigView({"policy": tree}, "models")
+    factory = Factory(default_registry())
+    made = Models.load(models, factory, seed=0, device="cpu", shares=shares)
+    return made["policy"], len(count)
+
+
+def test_a_model_is_built_once_for_both_services(monkeypatch):
+    (shared, once), (apart, again) = (built(monkeypatch, shares) for shares in (True, False))
+    assert once == again == 1
+    for model, same in ((shared, True), (apart, False)):
+        sampled, trained = model.inference._weights, model.train.weights()
+        for name, weight in trained.items():
+            assert (sampled[name].data_ptr() == weight.data_ptr()) is same
+            assert torch.equal(sampled[name], weight)
+        sync = WeightSync(model, 1e-4, shares=same)
+        sync.observe(ROLLOUTS)
+        runner = model.inference._runner
+        for _ in range(2):
+            assert sync() == pytest.approx(0, abs=1e-6)
+            train(model.train)
+        assert model.inference._runner is runner
+
+
+def test_foreign_weights_do_not_reach_the_owner_of_those_that_were_loaded(monkeypatch):
+    model, _ = built(monkeypatch, shares=True)
+    before = {name: weight.clone() for name, weight in model.train.weights().items()}
+    model.inference.update_weights({name: w + 1 for name, w in before.items()}, 5)
+    for name, weight in model.train.weights().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_what_an_adapter_leaves_as_it_is_is_shared_and_the_rest_merged(monkeypatch):
+    pytest.importorskip("peft")
+    adapter = {"type": "lora", "r": 2, "alpha": 4.0, "dropout": 0.0, "target_modules": "auto"}
+    model, _ = built(monkeypatch, shares=True, adapter=adapter)
+    sync = WeightSync(model, 1e-4, shares=True)
+    sync.observe(ROLLOUTS)
+    frozen = {name: weight.clone() for name, weight in model.train._adapter.base().items()}
+    for _ in range(3):
+        sync()
+        train(model.train)
+    assert sync() == pytest.approx(0, abs=1e-6)
+    sampled = model.inference._weights
+    for name, weight in model.train._adapter.base().items():
+        assert torch.equal(weight, frozen[name]), name
+        merged = name.rpartition(".")[0].rpartition(".")[2].endswith("_proj")
+        assert (sampled[name].data_ptr() == weight.data_ptr()) is not merged, name
+        assert torch.equal(sampled[name], weight) is not merged, name
+
+
+def test_what_services_leave_for_one_another_stays_in_the_process():
+    loaded = LoadedModel(shares=True)
+    loaded.model = object()
+    arrived = pickle.loads(pickle.dumps(loaded))
+    assert (arrived.model, arrived.shares) == (None, False)

@@ -12,6 +12,7 @@ from plugrl.core.run.loaded_state import restore_weights, state_mismatch
 from plugrl.core.text.inference.services import (
     BaseTrainService,
     InferenceService,
+    LoadedModel,
     ModelSpec,
     TrainService,
 )
@@ -90,6 +91,7 @@ class Models(Mapping[str, Model]):
         device: str,
         folder: Path | None = None,
         train_steps: int | None = None,
+        shares: bool = False,
     ) -> Models:
         """Build and load the services of every entry of ``models``.
 
@@ -103,6 +105,8 @@ class Models(Mapping[str, Model]):
             device: for what runs in this process.
             folder: of fine-tuning jobs; None: models have no such service.
             train_steps: training steps of the whole run; None: not known.
+            shares: whether nothing is sampled while a model is trained, so that its services may
+                hold the same weights.
 
         Raises:
             ConfigError: there is no model, or a source cannot be loaded.
@@ -116,7 +120,13 @@ class Models(Mapping[str, Model]):
             trained = config.get("train") is not None
             chosen = seed if own is None else own
             spec = ModelSpec(
-                name, config.source, chosen, device, trained=trained, train_steps=train_steps
+                name,
+                config.source,
+                chosen,
+                device,
+                trained=trained,
+                train_steps=train_steps,
+                loaded=LoadedModel(shares) if trained else None,
             )
             inference = factory.build("inference_service", config.inference, f"{path}.inference")
             inference.load(spec)
@@ -124,10 +134,13 @@ class Models(Mapping[str, Model]):
             if trained:
                 train = factory.build("train_service", config.train, f"{path}.train")
                 train.load(replace(spec, adapter=config.get("adapter")))
+            if spec.loaded is not None:
+                # A train service of another kind had no use for it.
+                spec.loaded.model = None
             loaded[name] = Model(name, inference, train)
             if folder is not None and config.get("fine_tune") is not None:
                 service = factory.build("fine_tune_service", config.fine_tune, f"{path}.fine_tune")
-                own = replace(spec, adapter=config.get("adapter"), trained=True)
+                own = replace(spec, adapter=config.get("adapter"), trained=True, loaded=None)
                 service.load(own, JobContext(folder / name, factory, inference))
                 loaded[name].fine_tune = service
         return cls(loaded)

@@ -107,6 +107,12 @@ class Adapter:
         """
         return merge(self.base(), self.products())
 
+    def untouched(self) -> dict[str, torch.Tensor]:
+        """The frozen weights to which the adapter adds nothing, by their own names."""
+        return {
+            n: w for n, w in self.base().items() if n.removesuffix(".weight") not in self._layers
+        }
+
     def products(self) -> dict[str, Product]:
         """What the adapter adds to the weights, by their own names."""
         return {

@@ -15,7 +15,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import OPTIONS
-from plugrl.core.text.inference.services import InferenceService, ModelSpec
+from plugrl.core.text.inference.services import InferenceService, LoadedModel, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer as TokenizerContract
 from plugrl.plugins.transformers.engine.compiling import StepCompiler
 from plugrl.plugins.transformers.engine.decoding import Decoder
@@ -57,6 +57,7 @@ class TransformersInferenceService(InferenceService):
     sampling_options = OPTIONS
     #: Where the weights are that belong to a train service too, by name; empty: there are none.
     _shared: Mapping[str, int] = MappingProxyType({})
+    _loaded: LoadedModel | None = None
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -79,7 +80,7 @@ class TransformersInferenceService(InferenceService):
         Raises:
             ConfigError: the source cannot be used.
         """
-        self._model = load_model(spec)
+        self._model, self._loaded = load_model(spec), spec.loaded
         self._tokenizer = load_tokenizer(spec)
         self._compiler = StepCompiler(self._model, spec.name, self.config.compile, spec.train_steps)
         self._prepare()
@@ -160,24 +161,33 @@ class TransformersInferenceService(InferenceService):
     def share_weights(self, weights: Mapping[str, torch.Tensor]) -> bool:
         """Use these tensors as the model's own, where they are of its kind and device."""
         own = self._weights
-        if own.keys() != weights.keys() or self._continuous is not None:
+        if not weights.keys() <= own.keys() or self._continuous is not None:
             return False
-        for name, mine in own.items():
-            given = weights[name]
+        for name, given in weights.items():
+            mine = own[name]
             alike = (mine.dtype, mine.device, mine.shape) == (
                 given.dtype, given.device, given.shape
             )  # fmt: skip
             if not alike:
                 return False
-        self._hold(weights)
+        if self._held_pointers() != _pointers(weights):
+            self._hold(weights)
         return True
+
+    def _held_pointers(self) -> Mapping[str, int]:
+        """Where shared weights are; they may have been loaded as such."""
+        if self._loaded is not None and self._loaded.shared:
+            self._shared = _pointers(self._weights)
+        self._loaded = None
+        return self._shared
 
     def _hold(self, weights: Mapping[str, torch.Tensor]) -> None:
         with self._turns.take():
             for name, mine in self._model.state_dict(keep_vars=True).items():
-                mine.data = weights[name].detach()
+                if name in weights:
+                    mine.data = weights[name].detach()
             self._prepare()
-            self._shared = {name: tensor.data_ptr() for name, tensor in weights.items()}
+            self._shared = _pointers(weights)
 
     @torch.no_grad()
     def update_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
@@ -192,13 +202,14 @@ class TransformersInferenceService(InferenceService):
         if own.keys() != weights.keys():
             names = sorted(own.keys() ^ weights.keys())
             raise ValueError(f"weights of another model: {', '.join(names[:3])} and more differ")
-        if self._shared and self._shared != {n: w.data_ptr() for n, w in weights.items()}:
+        shared = self._held_pointers()
+        if shared != {name: weights[name].data_ptr() for name in shared}:
             # Of somebody else: the owner of those that were shared must not get them.
             self._hold({name: tensor.clone() for name, tensor in weights.items()})
             own, self._shared = self._weights, {}
         with self._turns.take():
             for name, target in own.items():
-                if not self._shared:
+                if name not in self._shared:
                     target.copy_(weights[name])
             self._runner.refresh()
             self.version = version
@@ -224,3 +235,8 @@ class TransformersInferenceService(InferenceService):
         grammar = request.sampling.grammar
         matcher = self._grammars.matcher(grammar) if grammar and asked else None
         return Row(request, min(asked, room), self._tokenizer.decode, matcher)
+
+
+def _pointers(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Where tensors are, by name."""
+    return {name: tensor.data_ptr() for name, tensor in weights.items()}

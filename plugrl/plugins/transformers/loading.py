@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,17 +38,29 @@ _NO_TOKENIZER = "it holds no tokenizer (tokenizer.json)"
 def load_model(spec: ModelSpec) -> PreTrainedModel:
     """The model of ``spec`` on its device; random weights depend on its seed alone.
 
+    What another service of the model loaded is taken instead of loading it again.
+
     Raises:
         ConfigError: the folder or the configuration cannot be used.
     """
-    dtype = getattr(torch, spec.source.dtype)
+    loaded = spec.loaded
+    if loaded is not None and loaded.model is not None:
+        taken: PreTrainedModel = loaded.model
+        loaded.model, loaded.shared = None, loaded.shares and spec.adapter is None
+        if not loaded.shared:
+            for weight in taken.parameters():
+                weight.data = weight.data.clone()
+            _arrange(taken)
+        return taken
     model = _from_folder(spec) if spec.source.path else _from_config(spec)
     if getattr(model.config.get_text_config(decoder=True), "attn_logit_softcapping", None):
         # Before 5.24, transformers chose attention of torch here, which leaves the cap out.
         model.set_attn_implementation("eager")
     threads.widen(model.num_parameters())
-    model = model.to(device=spec.device, dtype=dtype)
+    model = model.to(device=spec.device, dtype=getattr(torch, spec.source.dtype))
     _arrange(model)
+    if loaded is not None:
+        loaded.model = _twin(model)
     return model
 
 
@@ -55,6 +68,15 @@ def _arrange(model: PreTrainedModel) -> None:
     if model.device.type == "cuda":
         # The engine computes those of one input together, with the weights that are trained.
         place_side_by_side(model)
+
+
+def _twin(model: PreTrainedModel) -> PreTrainedModel:
+    """The same modules once more, over the same weights."""
+    weights = {
+        id(weight): torch.nn.Parameter(weight.detach(), weight.requires_grad)
+        for weight in model.parameters()
+    }
+    return copy.deepcopy(model, dict(weights))
 
 
 def load_tokenizer(spec: ModelSpec) -> Tokenizer:

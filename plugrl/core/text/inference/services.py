@@ -6,7 +6,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -31,6 +31,28 @@ if TYPE_CHECKING:
 _STARTING = threading.Lock()
 
 
+class LoadedModel:
+    """What one service of a model leaves for the other, where both load it in this process.
+
+    Args:
+        shares: whether nothing is sampled while the model is trained, so that both may hold the
+            same weights.
+
+    Attributes:
+        model: of the software that loaded it; None: nobody did, or it is taken already.
+        shared: whether it was taken with the weights of the first service.
+    """
+
+    def __init__(self, shares: bool = False) -> None:
+        self.shares = shares
+        self.model: Any = None
+        self.shared = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process loads its own.
+        return LoadedModel, ()
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """What a service needs to load a model.
@@ -38,6 +60,7 @@ class ModelSpec:
     ``adapter`` is for the train service alone: the inference service gets the merged weights.
     ``trained`` says whether a train service has the model, so that its samples may be trained on.
     ``train_steps`` are the training steps of the whole run, None where they are not known.
+    ``loaded`` has what the model's other service loaded; None: it is loaded anew.
     """
 
     name: str
@@ -47,6 +70,7 @@ class ModelSpec:
     adapter: ConfigView | None = None
     trained: bool = False
     train_steps: int | None = None
+    loaded: LoadedModel | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +222,9 @@ class InferenceService(RenamedMethods, Component, ABC):
     def share_weights(self, weights: Mapping[str, torch.Tensor]) -> bool:
         """Sample from these very tensors from now on, instead of copies of them, if it can.
 
-        Their owner changes them while nothing is sampled alone, and calls :meth:`update_weights`
-        with them after each change. Returns whether they are shared.
+        They are all weights of the model or some of them. Their owner changes them while nothing is
+        sampled alone, and calls :meth:`update_weights` after each change. Returns whether they are
+        shared.
         """
         return False
 
