@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 
+from plugrl.__about__ import __version__
+
+#: The provider of what comes with plugrl.
+OWN = f"plugrl {__version__}"
+
 
 def rows(completed):
     assert completed.returncode == 0, completed.stderr
@@ -84,7 +89,7 @@ def test_show_of_an_unknown_name_suggests_one(plugrl):
 
 def test_ls_lists_one_kind(plugrl):
     listing = rows(plugrl("ls", "trainers", "--json", only="twin,good"))
-    references = {row["reference"] for row in listing if row["provider"] != "plugrl 0.1.0"}
+    references = {row["reference"] for row in listing if row["provider"] != OWN}
     assert references == {"plugrl-test-good/good", "plugrl-test-twin-a/twin",
                           "plugrl-test-twin-b/twin"}  # fmt: skip
 
