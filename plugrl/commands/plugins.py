@@ -169,7 +169,7 @@ def _misplaced(row: Row) -> Finding | None:
 
 
 def _rows() -> list[Row]:
-    from plugrl.core.plugins.kinds import KIND_OF_GROUP
+    from plugrl.core.plugins.kinds import KIND_OF_GROUP, KINDS, former_group_warning
     from plugrl.core.plugins.packages.installed import (
         COMMAND_GROUP,
         HOOK_GROUP,
@@ -183,7 +183,17 @@ def _rows() -> list[Row]:
         HOOK_GROUP: "hook",
         COMMAND_GROUP: "command",
     }
-    entries = list(scan())
+    found = list(scan())
+    declared = {(e.distribution, e.group, e.name) for e in found}
+
+    def serves_earlier_versions(entry: EntryPoint) -> bool:
+        """Whether its package declares it for this version too; both are one component."""
+        if former_group_warning(entry.group) is None:
+            return False
+        group = KINDS[KIND_OF_GROUP[entry.group]].group
+        return (entry.distribution, group, entry.name) in declared
+
+    entries = [entry for entry in found if not serves_earlier_versions(entry)]
     kinds |= {entry.group: "unknown" for entry in entries if entry.group not in kinds}
     order = list(kinds)
     selection = PluginSelection.from_environment()

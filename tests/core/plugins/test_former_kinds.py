@@ -13,9 +13,11 @@ import torchrl.envs
 import plugrl
 from plugrl.commands._probe import examine
 from plugrl.commands.ls import command as ls
+from plugrl.commands.plugins import _rows
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.errors import PluginError, PlugrlDeprecationWarning, UnknownComponentError
 from plugrl.core.plugins.kinds import Record
+from plugrl.core.plugins.packages import installed
 from plugrl.core.plugins.packages.installed import EntryPoint, PluginSelection, group_problem
 from plugrl.core.plugins.registry import Registry, default_registry
 from plugrl.core.run.records.environment import plugin_changes
@@ -102,6 +104,14 @@ def test_packages_may_declare_both_groups(groups):
     packages = Registry([entry(group) for group in groups], PluginSelection())
     assert [record.name for record in packages.records("dialogue_environment")] == ["talks"]
     assert packages.get("dialogue_environment", "talks") is Talks
+
+
+@pytest.mark.parametrize(
+    ("groups", "shown"), [((OLD, NEW), [NEW]), ((OLD,), [OLD]), ((NEW,), [NEW])]
+)
+def test_listings_show_a_component_of_both_groups_once(groups, shown, monkeypatch):
+    monkeypatch.setattr(installed, "scan", lambda: [entry(group) for group in groups])
+    assert [row.entry.group for row in _rows()] == shown
 
 
 def test_misspelt_groups_are_told_the_new_name():
