@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import plugrl
@@ -86,6 +88,35 @@ def test_continuous_integration_runs_the_test_command_of_the_readme(tmp_path):
     assert (done.returncode, done.stdout) == (7, ".[test] 1\n")
 
 
+def test_the_citation_and_the_changelog_are_about_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert (citation["version"], citation["license"]) == (plugrl.__version__, "Apache-2.0")
+    titles = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    released = [title for title in titles if title != "Unreleased"]
+    assert released[0] == f"{plugrl.__version__} ({citation['date-released']})"
+    newest = plugrl.__version__.rpartition(".")[0]
+    assert f"newest minor version, which is {newest}." in (ROOT / "SECURITY.md").read_text("utf-8")
+    assert f"plugrl is version {newest}." in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_hosted_workflows_run_what_the_repository_says(setup_cfg):
+    """Each supported Python runs the command of ``.ci/run``; programs that are called are there."""
+    jobs = {}
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        jobs |= yaml.safe_load(file.read_text("utf-8"))["jobs"]
+    supported = re.findall(r":: (3\.\d+)$", setup_cfg["metadata"]["classifiers"], re.MULTILINE)
+    for name in ("test", "package"):
+        assert jobs[name]["strategy"]["matrix"]["python"] == supported
+    lines = {name: [s["run"] for s in job["steps"] if "run" in s] for name, job in jobs.items()}
+    assert ".ci/run" in lines["test"]
+    text = "\n".join(line for part in lines.values() for line in part)
+    for program in re.findall(r"(?:^|python )((?:\.ci|docs)/\S+)", text, re.MULTILINE):
+        assert (ROOT / program).is_file(), program
+    extras = re.findall(r'"\.\[(\w+)\]"', text)
+    assert extras
+    assert set(extras) <= set(setup_cfg["options.extras_require"])
+
+
 def imported_distributions() -> set[str]:
     modules = set()
     for file in (ROOT / "plugrl").rglob("*.py"):
@@ -105,14 +136,20 @@ def test_everything_that_is_imported_is_declared(setup_cfg):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> zipfile.ZipFile:
-    """The wheel, built from a copy so that no build folder is left in the repository."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory) -> Path:
+    """A copy of the repository, so that no build folder is left in it."""
+    copy = tmp_path_factory.mktemp("source")
     script = (
         "import shutil, sys; shutil.copytree(sys.argv[1], sys.argv[2], dirs_exist_ok=True, "
         "ignore=shutil.ignore_patterns('.*', 'runs', 'build', '*.egg-info', '__pycache__'))"
     )
-    subprocess.run([sys.executable, "-c", script, str(ROOT), str(source)], check=True)
+    subprocess.run([sys.executable, "-c", script, str(ROOT), str(copy)], check=True)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> zipfile.ZipFile:
+    out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "-w", str(out), str(source)], check=True)
     (built,) = out.glob("*.whl")
@@ -150,3 +187,41 @@ def test_wheel_declares_every_entry_point(wheel, setup_cfg):
     assert {group: dict(built[group]) for group in built.sections()} == written
     metadata = wheel.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata or "License: Apache-2.0" in metadata
+
+
+@pytest.mark.integration
+def test_nothing_stray_is_in_the_wheel(wheel):
+    """Every file is one of the package, and none is of tests, caches or an editor."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "plugrl"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tracked.returncode != 0:
+        pytest.skip("not in a clone")
+    files = {name for name in wheel.namelist() if name.startswith("plugrl/")}
+    assert files - set(tracked.stdout.splitlines()) == set()
+
+
+@pytest.mark.integration
+def test_the_source_archive_builds_the_wheel(source, wheel, tmp_path):
+    """It has what the repository says of the version, and no tests without what they need."""
+    script = "import setuptools.build_meta as b, sys; print(b.build_sdist(sys.argv[1]))"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    top = {"plugrl", "plugrl.egg-info", "setup.cfg", "pyproject.toml", "PKG-INFO", "MANIFEST.in"}
+    texts = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md"}
+    assert {path.name for path in folder.iterdir()} == top | texts | {"constraints.txt"}
+    packed = {name for name in wheel.namelist() if name.startswith("plugrl/")}
+    assert {name for name in packed if not (folder / name).is_file()} == set()
+    out = tmp_path / "wheel"
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "-w", str(out), str(folder)], check=True)
+    (built,) = out.glob("*.whl")
+    assert set(zipfile.ZipFile(built).namelist()) == set(wheel.namelist())
