@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 from launched import write_project
 from waiting import wait_until
@@ -64,9 +65,7 @@ def cluster(tmp_path_factory):
 
 
 def plugrl(*words, env, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "plugrl", *words], env=env, cwd=cwd, capture_output=True, text=True
-    )
+    return forking.run(["-m", "plugrl", *words], env=env, cwd=cwd)
 
 
 @pytest.mark.integration
