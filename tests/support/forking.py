@@ -26,6 +26,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
@@ -75,7 +76,8 @@ class Process:
         stdin: what it reads; nothing by default.
         stdout: a file, or ``subprocess.PIPE`` for a text file ``stdout`` to read from.
         stderr: likewise, or ``subprocess.STDOUT``.
-        start_new_session: make it the head of a new process group, to be killed as one.
+        start_new_session: make it the head of a new process group, to be killed as one, and of
+            the terminal that it reads, if that is one.
         pass_fds: descriptors that it has too, under the same numbers.
         libraries: modules that have been imported in the process that forks.
     """
@@ -373,6 +375,8 @@ def become(request: dict) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
         os.setsid()
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

@@ -17,12 +17,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+import forking
 import pyte
 from waiting import DEADLINE
 
 
 class Terminal:
     """Runs a program in a pseudo-terminal whose screen an emulator draws.
+
+    Args:
+        words: what follows ``python``.
+        columns: the width of the terminal.
+        rows: its height.
+        echo: show the keys that are pressed.
+        env: variables beside those of this process.
+        cwd: the program's folder; that of this process by default.
+        forked: fork a process that has imported what trains, for a program that would.
 
     Attributes:
         raw: everything that was written.
@@ -38,6 +48,7 @@ class Terminal:
         echo: bool = True,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        forked: bool = False,
     ) -> None:
         self._screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=0.5)
         self._stream = pyte.ByteStream(self._screen)
@@ -52,16 +63,25 @@ class Terminal:
         inherited = {
             k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")
         }
-        self.process = subprocess.Popen(
-            [sys.executable, *words],
-            stdin=child,
-            stdout=child,
-            stderr=child,
-            cwd=cwd,
-            env={**inherited, "TERM": "xterm-256color", **(env or {})},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        variables = {**inherited, "TERM": "xterm-256color", **(env or {})}
+        self.process: subprocess.Popen[bytes] | forking.Process
+        if forked:
+            # It passes on copies of the two that are written to, and closes them.
+            self.process = forking.Process(
+                words, cwd=cwd, env=variables, stdin=child, stdout=child, stderr=child,
+                start_new_session=True,
+            )  # fmt: skip
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, *words],
+                stdin=child,
+                stdout=child,
+                stderr=child,
+                cwd=cwd,
+                env=variables,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
         os.close(child)
 
     def __enter__(self) -> Self:
