@@ -529,7 +529,7 @@ TRL = {
     "`adam_beta1`, `adam_beta2`, `adam_epsilon`": ("tree(adam_beta1=0.9)",
         "default([0.9, 0.999], 'models', 'policy', 'train', 'betas')\n"
         "default(1e-8, 'models', 'policy', 'train', 'eps')"),
-    "`optim`": ("trained(optim='adafactor')", None),
+    "`optim`": ("tree(optim='muon')", "trained(optimizer='muon')\ntrained(optimizer='adamw_8bit')"),
     "`bf16`": ("tree(bf16=True)",
         "keys('models.policy.source.dtype=bfloat16')\n"
         "default('float32', 'models', 'policy', 'source', 'dtype')\n"

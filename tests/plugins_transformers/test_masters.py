@@ -44,8 +44,8 @@ def test_updates_below_the_resolution_are_kept(train_service, spec, masters, mov
     assert torch.equal(service.weights()[name], before) is not moves
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_gradients_of_micro_batches_are_summed_in_float32(train_service, spec, dtype):
+def test_gradients_of_micro_batches_are_summed_in_float32(train_service, spec):
+    dtype = "bfloat16"
     service = train_service(spec(dtype=dtype), micro_batch_size=2, packing="never")
     data = weighted()
     service.forward_backward(data, LOSS)

@@ -61,6 +61,19 @@ ROWS: list[Row] = [
         "models.policy.train.compile=false",
     ),
     row(
+        "models.policy.train={type: fsdp, optimizer: muon}",
+        "is for the service local; take adamw",
+        "models.policy.train.optimizer=adamw",
+    ),
+    *(
+        row(
+            "models.policy.source.dtype=float16",
+            "and losses are not scaled here; set bfloat16, or float32",
+            f"models.policy.source.dtype={dtype}",
+        )
+        for dtype in ("bfloat16", "float32")
+    ),
+    row(
         "models.policy.source.config.head_dims=8",
         "{} has no such key; did you mean {}?",
         "-models.policy.source.config.head_dims models.policy.source.config.head_dim=8",
@@ -504,6 +517,7 @@ REASONS = {
         "of a cluster: tests/plugins_ray",
     ),
     "let the machines have one copy": "of several machines",
+    "adamw_8bit is compiled": "of a compiler: tests/plugins_transformers/test_optimizers.py",
     "plugins/distributed/ranks:": "of ranks and their memory: tests/plugins_distributed, tests/gpu",
     "plugins/mlflow/tracker: mlflow: %s": "says what is done",
     "plugins/trackio/tracker: trackio: project": "says what is done",

@@ -83,6 +83,8 @@ class FsdpTrainConfig(LocalTrainConfig):
         super().__post_init__()
         if self.compile is True:
             raise ConfigError("compile is for the service local; take auto or false")
+        if self.optimizer != "adamw":
+            raise ConfigError(f"optimizer {self.optimizer} is for the service local; take adamw")
 
 
 class FsdpTrainService(TrainService):

@@ -20,15 +20,22 @@ from plugrl.core.text.inference.services import (
 )
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
-from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig, load_optimizer
+from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings, merge
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth_compiling
 from plugrl.plugins.transformers.training.forward import Forward
-from plugrl.plugins.transformers.training.masters import MasterWeights
+from plugrl.plugins.transformers.training.masters import MasterWeights, type_fault
 from plugrl.plugins.transformers.training.micro_batches import MicroBatch, micro_batches
+from plugrl.plugins.transformers.training.optimizers import (
+    OptimizerName,
+    load_moments,
+    make_optimizer,
+    moments,
+    optimizer_fault,
+)
 from plugrl.plugins.transformers.training.packing import enable, enable_varlen
 from plugrl.plugins.transformers.training.value_head import load_value_head, make_value_head
 
@@ -43,6 +50,11 @@ if TYPE_CHECKING:
 class LocalTrainConfig(OptimizerConfig):
     """Options of the train service ``local``."""
 
+    optimizer: OptimizerName = described(
+        "adamw",
+        "adamw; adamw_8bit: its moments in 8 bits, by the extra torchao; muon: orthogonal updates "
+        "of the matrices in the layers, AdamW for the rest. All have AdamW's options",
+    )
     micro_batch_size: int = described(
         64, "rows of one forward and backward pass", at_least=1, at_most=10**6
     )
@@ -91,6 +103,15 @@ class LocalTrainService(TrainService):
         """A folder or configuration that makes no model, or an adapter that cannot be made."""
         yield from source_findings(check)
         yield from adapter_findings(check)
+        section: Any = check.root
+        for key in check.path.split("."):
+            section = section[key]
+        name = check.path.split(".")[1]
+        faults = {
+            f"{check.path}.optimizer": optimizer_fault(section.get("optimizer") or "adamw"),
+            f"models.{name}.source.dtype": type_fault(check.root.models[name].source),
+        }
+        yield from ((path, fault) for path, fault in faults.items() if fault is not None)
 
     @classmethod
     def device_plan(cls, model: ConfigView, devices: int) -> Sequence[tuple[str, str]]:
@@ -105,6 +126,13 @@ class LocalTrainService(TrainService):
         Raises:
             ConfigError: the source or the adapter cannot be used.
         """
+        faults = {
+            "train.optimizer": optimizer_fault(self.config.optimizer, spec.device),
+            "source.dtype": type_fault(spec.source),
+        }
+        for setting, fault in faults.items():
+            if fault is not None:
+                raise ConfigError(f"models.{spec.name}.{setting}: {fault}")
         self._model = load_model(spec)
         self._form = SourceForm(self._model, spec.source)
         self._adapter = None if spec.adapter is None else Adapter(self._model, spec)
@@ -136,14 +164,7 @@ class LocalTrainService(TrainService):
         if self._forward.value_head is not None:
             held.update(self._forward.value_head.named_parameters(prefix="value_head"))
         self._optimized = self._optimizer_parameters(held)
-        self._optimizer = torch.optim.AdamW(
-            self._optimized,
-            lr=self.config.learning_rate,
-            betas=tuple(self.config.betas),
-            eps=self.config.eps,
-            weight_decay=self.config.weight_decay,
-            fused=True,
-        )
+        self._optimizer = self._make_optimizer(held, trained)
         self.optimizer_steps = 0
         self._name, self._compiled = spec.name, None
         if worth_compiling(self.config.compile, self._model, spec.train_steps):
@@ -157,6 +178,22 @@ class LocalTrainService(TrainService):
     ) -> list[torch.nn.Parameter]:
         """What the optimizer changes, of the parameters that are trained, by name."""
         return list(held.values())
+
+    def _make_optimizer(
+        self, held: Mapping[str, torch.nn.Parameter], trained: Mapping[str, torch.nn.Parameter]
+    ) -> torch.optim.Optimizer:
+        tables = [self._model.get_input_embeddings(), self._model.get_output_embeddings()]
+        rows = {id(table.weight) for table in tables if table is not None}
+        first, second = self.config.betas
+        return make_optimizer(
+            self.config.optimizer,
+            dict(zip(held, self._optimized, strict=True)),
+            {name for name, weight in trained.items() if id(weight) in rows},
+            learning_rate=self.config.learning_rate,
+            betas=(first, second),
+            eps=self.config.eps,
+            weight_decay=self.config.weight_decay,
+        )
 
     def _whole_norm(self, norm: torch.Tensor) -> torch.Tensor:
         """The norm of the whole gradient, of that of the part which is in this process."""
@@ -347,7 +384,7 @@ class LocalTrainService(TrainService):
             **masters,
             **({} if head is None else {"value_head": head.state_dict()}),
             **self._weights_state(),
-            "optimizer": self._optimizer.state_dict()["state"],
+            "optimizer": moments(self._optimizer),
             "optimizer_steps": self.optimizer_steps,
             "compiled": self.is_compiled,
         }
@@ -410,7 +447,7 @@ class LocalTrainService(TrainService):
             self._masters.load_state_dict(state["masters"])
         if self._forward.value_head is not None:
             load_value_head(self._forward.value_head, state["value_head"])
-        load_optimizer(self._optimizer, state["optimizer"])
+        load_moments(self._optimizer, state["optimizer"])
         self.optimizer_steps = int(state["optimizer_steps"])
         began = bool(state.get("compiled", False))
         # What a run began with, should its length be another one now.

@@ -212,12 +212,12 @@ def clip_and_step(
     finite = bool(torch.isfinite(norm))
     if finite:
         for group in optimizer.param_groups:
-            group.update(
-                lr=adam.learning_rate,
-                betas=adam.betas,
-                eps=adam.eps,
-                weight_decay=adam.weight_decay,
-            )
+            group.update(betas=adam.betas, eps=adam.eps, weight_decay=adam.weight_decay)
+            # Some optimizers keep it as a tensor, which their compiled code reads.
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(adam.learning_rate)
+            else:
+                group["lr"] = adam.learning_rate
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return {"grad_norm": float(norm), "learning_rate": adam.learning_rate}, finite

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from plugrl.core.config.view import ConfigView
+
+
+def type_fault(source: ConfigView) -> str | None:
+    """Why weights of this data type cannot be trained, with the remedy; None if they can."""
+    if source.dtype != "float16":
+        return None
+    return (
+        "gradients of float16 are lost below 6e-8, and losses are not scaled here; "
+        "set bfloat16, or float32"
+    )
 
 
 class MasterWeights:
