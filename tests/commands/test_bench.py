@@ -72,7 +72,7 @@ def test_list_of_another_folder_shows_first_lines(command, own):
 def test_an_unknown_name_gets_the_close_one(command):
     code, out, err = command("grpo_cp")
     assert (code, out) == (2, "")
-    assert "there is no benchmark 'grpo_cp'; did you mean grpo_cpu, grpo_gpu?" in err
+    assert "there is no benchmark 'grpo_cp'; did you mean grpo_cpu, grpo_gpu, grpo_gpus?" in err
     assert err.count("\n") == 1
 
 
