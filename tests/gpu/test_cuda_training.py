@@ -85,8 +85,9 @@ def peak_of_a_pass(service, data):
 
 
 def test_bfloat16_keeps_small_updates_in_float32():
+    # Numbers around 1 stand 0.004 apart: no step of Adam reaches half of that, some together do.
     kept, lost = (
-        train_service(spec("bfloat16"), learning_rate=1e-4, weight_decay=0.0, master_weights=wish)
+        train_service(spec("bfloat16"), learning_rate=5e-4, weight_decay=0.0, master_weights=wish)
         for wish in ("auto", False)
     )
     name, data = "model.layers.0.input_layernorm.weight", batch()
