@@ -11,7 +11,7 @@ from plugrl.commands._run_arguments import AsJson
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from plugrl.core.search import SearchedSweep
+    from plugrl.core.searched_sweep import SearchedSweep
 
 EXAMPLES = """
 plugrl sweep quickstart trainer.phases.1.models.policy.train.learning_rate=5e-4,1e-3 --seeds 3
@@ -89,7 +89,7 @@ def command(
             )
         if len(metric or []) > 1:
             raise UsageError("--with searches for one metric; write --metric once")
-        from plugrl.core.search import SearchedSweep
+        from plugrl.core.searched_sweep import SearchedSweep
 
         sweep = SearchedSweep(
             config,

@@ -19,7 +19,7 @@ from plugrl.core.config.check import configure
 from plugrl.core.config.schemas.sweep import ParameterConfig
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.search import SearchedSweep, override
+from plugrl.core.searched_sweep import SearchedSweep, override
 from plugrl.core.searcher import Searcher, Trial
 from plugrl.plugins.optuna.searcher import OptunaSearcher
 from plugrl.testing import tiny

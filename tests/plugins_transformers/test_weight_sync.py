@@ -21,21 +21,6 @@ from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers import loading
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
-SOURCE = {
-    "path": None,
-    "config": {
-        "model_type": "qwen3",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 32,
-    },
-    "tokenizer": {"characters": "abcdefgh"},
-    "dtype": "float32",
-}
 ROLLOUTS = [Trajectory([2, 3, 4, 5], [0, 1, 1, 1]), Trajectory([6, 7], [0, 1])]
 
 
@@ -208,12 +193,12 @@ def test_weights_of_another_precision_are_copied(spec, engine, train_service):
         service.sync_to(engine)
 
 
-def built(monkeypatch, shares, **section):
+def built(monkeypatch, spec, shares, **section):
     """The policy of a run, and how many models were built for it."""
     count = []
     build = loading._from_config
     monkeypatch.setattr(loading, "_from_config", lambda spec: count.append(spec) or build(spec))
-    tree = {"source": SOURCE, "inference": {"type": "transformers"}, **section}
+    tree = {"source": spec().source.to_dict(), "inference": {"type": "transformers"}, **section}
     tree.setdefault("train", {"type": "local", "learning_rate": 0.01})
     models = ConfigView({"policy": tree}, "models")
     factory = Factory(default_registry())
@@ -221,8 +206,8 @@ def built(monkeypatch, shares, **section):
     return made["policy"], len(count)
 
 
-def test_a_model_is_built_once_for_both_services(monkeypatch):
-    (shared, once), (apart, again) = (built(monkeypatch, shares) for shares in (True, False))
+def test_a_model_is_built_once_for_both_services(monkeypatch, spec):
+    (shared, once), (apart, again) = (built(monkeypatch, spec, shares) for shares in (True, False))
     assert once == again == 1
     for model, same in ((shared, True), (apart, False)):
         sampled, trained = model.inference._weights, model.train.weights()
@@ -238,18 +223,18 @@ def test_a_model_is_built_once_for_both_services(monkeypatch):
         assert model.inference._runner is runner
 
 
-def test_foreign_weights_do_not_reach_the_owner_of_those_that_were_loaded(monkeypatch):
-    model, _ = built(monkeypatch, shares=True)
+def test_foreign_weights_do_not_reach_the_owner_of_those_that_were_loaded(monkeypatch, spec):
+    model, _ = built(monkeypatch, spec, shares=True)
     before = {name: weight.clone() for name, weight in model.train.weights().items()}
     model.inference.update_weights({name: w + 1 for name, w in before.items()}, 5)
     for name, weight in model.train.weights().items():
         assert torch.equal(weight, before[name])
 
 
-def test_what_an_adapter_leaves_as_it_is_is_shared_and_the_rest_merged(monkeypatch):
+def test_what_an_adapter_leaves_as_it_is_is_shared_and_the_rest_merged(monkeypatch, spec):
     pytest.importorskip("peft")
     adapter = {"type": "lora", "r": 2, "alpha": 4.0, "dropout": 0.0, "target_modules": "auto"}
-    model, _ = built(monkeypatch, shares=True, adapter=adapter)
+    model, _ = built(monkeypatch, spec, shares=True, adapter=adapter)
     sync = WeightSync(model, 1e-4, shares=True)
     sync.observe(ROLLOUTS)
     frozen = {name: weight.clone() for name, weight in model.train._adapter.base().items()}

@@ -271,7 +271,7 @@ ALONE |= {
 }
 #: Texts that name no key, value or command.
 REASONS = {
-    "core/search: ": "tests/commands/test_search.py",
+    "core/searched_sweep: ": "tests/commands/test_search.py",
     "must be text or a path, not {}; write {}": "of an object in code: tests/test_results.py",
     "core/launch/": "of another machine, and what travels there: tests/core/launch",
     "here nothing limits {}; run where": "of what the kernel lacks",

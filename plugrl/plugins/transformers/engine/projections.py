@@ -27,7 +27,7 @@ def place_side_by_side(model: PreTrainedModel) -> None:
     for layers in _groups(model):
         for name in ("weight", "bias"):
             parts = [getattr(layer, name) for layer in layers]
-            if None in parts:
+            if any(part is None for part in parts):
                 continue
             joined = torch.cat([part.data for part in parts])
             for part, own in zip(parts, joined.split([len(p) for p in parts]), strict=True):
@@ -92,16 +92,13 @@ def _groups(model: PreTrainedModel) -> Iterator[list[torch.nn.Linear]]:
 
 def _joined(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
     """One tensor over all ``parts``; None: they do not stand side by side."""
-    first, place = parts[0], None
-    for part in parts:
-        if part is None or first is None or not part.is_contiguous():
-            return None
-        if place is not None and part.data_ptr() != place:
-            return None
-        place = part.data_ptr() + part.nbytes
-    assert first is not None
-    whole = first.untyped_storage()
-    if any(part.untyped_storage().data_ptr() != whole.data_ptr() for part in parts):  # type: ignore[union-attr]
+    there = [part.detach() for part in parts if part is not None]
+    if len(there) < len(parts) or not all(part.is_contiguous() for part in there):
         return None
-    rows = sum(len(part) for part in parts)  # type: ignore[arg-type]
-    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
+    memory, first = there[0].untyped_storage().data_ptr(), there[0]
+    place = first.data_ptr()
+    for part in there:
+        if part.data_ptr() != place or part.untyped_storage().data_ptr() != memory:
+            return None
+        place += part.nbytes
+    return first.as_strided((sum(map(len, there)), *first.shape[1:]), first.stride())

@@ -13,17 +13,6 @@ from dataclasses import dataclass
 
 import torch
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-
-    _OPTIONS = frozenset(inspect.signature(varlen_attn).parameters)
-except ImportError:
-    _OPTIONS = frozenset()
-
-#: Whether this torch has a kernel that is told of windows: torch 2.11 and later.
-_AVAILABLE = "window_size" in _OPTIONS
-#: Whether it wants to be told of queries that share keys; torch 2.11 takes them as they are.
-_NAMES_GROUPS = "enable_gqa" in _OPTIONS
 #: Packed tokens are a multiple of this many, the last of them counting nowhere: sizes that matrix
 #: products and kernels like, and fewer of them.
 _MULTIPLE = 256
@@ -47,6 +36,7 @@ class Sequences:
         source: [K], the place of each key in the packed row; None: keys are the tokens.
         longest: keys of a sequence, or more.
         expands: whether keys are repeated for the queries that share them.
+        names_groups: whether the kernel wants to be told of queries that share keys.
     """
 
     queries: torch.Tensor
@@ -54,6 +44,7 @@ class Sequences:
     source: torch.Tensor | None
     longest: int
     expands: bool
+    names_groups: bool
 
     @classmethod
     def of(
@@ -86,6 +77,7 @@ class Sequences:
             source if shared else None,
             max(_SHORTEST, 1 << (int(lengths.max()) - 1).bit_length()),
             expands=not _groups(needed.device.type),
+            names_groups=_names_groups(),
         ), padding
 
 
@@ -120,13 +112,17 @@ def attend(
     Returns:
         [1, N, heads, D].
     """
+    # The compiler of torch is imported with it, which takes a second of every start.
+    from torch.nn.attention.varlen import varlen_attn
+
     rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
     if sequences.source is not None:
         rows[1:] = [tensor.index_select(0, sequences.source) for tensor in rows[1:]]
     groups = query.shape[1] // key.shape[1]
     if groups > 1 and sequences.expands:
         rows[1:] = [tensor.repeat_interleave(groups, 1) for tensor in rows[1:]]
-    options = {"enable_gqa": True} if _NAMES_GROUPS and rows[1].shape[1] != query.shape[1] else {}
+    grouped = rows[1].shape[1] != query.shape[1]
+    options = {"enable_gqa": True} if sequences.names_groups and grouped else {}
     seen: torch.Tensor = varlen_attn(
         *rows,
         sequences.queries,
@@ -142,11 +138,29 @@ def attend(
 
 def available(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Whether the kernel takes heads of ``width`` numbers of this type on this device."""
-    if not _AVAILABLE or device.type != "cuda" or torch.version.cuda is None:
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    # torch 2.11 and later have a kernel that is told of windows.
+    if "window_size" not in _options():
         return False
     # Ampere and later.
     fits = torch.cuda.get_device_capability(device) >= (8, 0)
     return fits and dtype in (torch.float16, torch.bfloat16) and _fits(width)
+
+
+@functools.cache
+def _options() -> frozenset[str]:
+    """The arguments of the kernel of this torch; none: it has no such kernel."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def _names_groups() -> bool:
+    """Whether it wants to be told of queries that share keys; that of torch 2.11 does not."""
+    return "enable_gqa" in _options()
 
 
 def _fits(width: int) -> bool:
@@ -164,7 +178,7 @@ def _groups(device: str) -> bool:
     found = []
     try:
         for expands in (False, True):
-            sequences = Sequences(bounds, bounds, None, _SHORTEST, expands)
+            sequences = Sequences(bounds, bounds, None, _SHORTEST, expands, _names_groups())
             with torch.enable_grad():
                 leaves = [tensor.clone().requires_grad_() for tensor in given]
                 query, key, value = (leaf.transpose(0, 1)[None] for leaf in leaves)

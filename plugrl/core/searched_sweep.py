@@ -229,15 +229,19 @@ class SearchedSweep:
             return self._tell(trial, "failed")
 
     def _value(self, ended: TrainedRun) -> float:
-        metrics = ended.last_metrics
-        name = self.metric or next(iter(default_metrics([metrics])), None)
-        value = metrics.get(name) if name is not None else None
-        if value is None or not math.isfinite(value):
+        name, value = self._found(ended.last_metrics)
+        if value is None:
             raise RunError(
                 f"{display_path(ended.folder)} ended with no {name or 'reward of a validation'}; "
                 "name another by --metric"
             )
-        return float(value)
+        return value
+
+    def _found(self, metrics: Mapping[str, Any]) -> tuple[str | None, float | None]:
+        """Which of the metrics is searched for, and what it is where that is a number."""
+        name = self.metric or next(iter(default_metrics([dict(metrics)])), None)
+        value = metrics.get(name) if name is not None else None
+        return name, None if value is None or not math.isfinite(value) else float(value)
 
     def _tell(self, trial: Trial, state: Any, value: float | None = None) -> Trial:
         with self._turn():
@@ -261,12 +265,9 @@ class SearchedSweep:
 
     def report(self, number: int, step: int, metrics: Mapping[str, Any]) -> bool:
         """Tell the searcher what a validation found; True: the trial is to end."""
-        name = self.metric or next(iter(default_metrics([dict(metrics)])), None)
-        value = metrics.get(name) if name is not None else None
+        _, value = self._found(metrics)
         # Before the first step a run is as good as its beginning.
-        if step < 1 or value is None or not math.isfinite(value):
-            return False
-        if not self._searcher.report(number, step, float(value)):
+        if step < 1 or value is None or not self._searcher.report(number, step, value):
             return False
         self.note(number, pruned=True)
         return True
