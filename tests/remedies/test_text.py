@@ -11,11 +11,13 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import little_memory
 import pytest
 import torch
 import yaml
 from remedies import MODEL, REMOTE, TEXT, Row, faults, row, tiered, tried, untried
 from testers import (
+    CONFIG,
     PROMPTS,
     SECTION,
     TINY,
@@ -27,6 +29,7 @@ from testers import (
 from trials import Read, Trial, refused, tiered_trials, trained, warned
 
 from plugrl import Batch, TrainingConfiguration, Trajectory
+from plugrl.core.config.view import ConfigView
 from plugrl.core.experiment import prepare
 from plugrl.core.protocol.protocol import make_protocol
 from plugrl.core.text.agents.agent_config import McpServerSection, load_agent
@@ -50,7 +53,12 @@ from plugrl.core.text.inference.chat import chat_tokenizer
 from plugrl.core.text.inference.completions import _fault
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
-from plugrl.core.text.inference.services import TokenLimits, TrainService, check_stop_tokens
+from plugrl.core.text.inference.services import (
+    ModelSpec,
+    TokenLimits,
+    TrainService,
+    check_stop_tokens,
+)
 from plugrl.core.text.jobs.model_groups import SharedModelGroup, _check_open
 from plugrl.core.text.jobs.service import TrainedJobs
 from plugrl.core.text.learn.batch_shaping import Shaper
@@ -70,10 +78,14 @@ from plugrl.core.text.rollout.validate_rollout import (
 )
 from plugrl.core.text.staged.analysis import questions_for
 from plugrl.core.text.validate_prepared import check_parameters
+from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.plugins.transformers.loading import load_model
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
+from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.scenarios.parsers.brackets import BracketsParser
 from plugrl.trainers.harness import HarnessTrainer
 from plugrl.trainers.remote_api_grpo import RemoteApiGrpoTrainer
+from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer
 
 _READY = "trajectory_pool.check_batch_ready_function"
@@ -933,6 +945,63 @@ def problems(suffix):
     return attempt
 
 
+#: What decoding, a training step and a model need more of than there is.
+LARGE = {"rows": 8, "prompt": 40, "answer": 20}
+WIDE = {"rows": 8, "tokens": 40}
+
+
+def _spec(**source):
+    section = {**TINY["source"], "path": None, "dtype": "float32", **source}
+    return ModelSpec("policy", ConfigView(section, checked=True), 0, "cpu")
+
+
+def sampled_in_memory(own):
+    """Answers of an engine with memory for the keys of 8 rows of 56 tokens."""
+    own = {**LARGE, **own}
+    # Of a family whose layers the engine calls, so that they can run out of memory.
+    family = {"model_type": "gemma2", "query_pre_attn_scalar": 16, "max_position_embeddings": 128}
+    service = TransformersInferenceService({"max_batch_size": own.pop("max_batch_size", 64)})
+    service.load(_spec(config={**CONFIG, **family}))
+    sampling = SamplingParams(max_new_tokens=own["answer"])
+    asked = [
+        GenerationRequest([2 + row] * own["prompt"], sampling, (0, 0, row, 0, 0))
+        for row in range(own["rows"])
+    ]
+    with little_memory.of_sampling(service._model, 8 * 56 * CONFIG["head_dim"]):
+        service.generate(asked)
+
+
+def trained_in_memory(own):
+    """A gradient in memory for half of what the largest pass keeps."""
+    own = {**WIDE, **own}
+    rows, tokens = own.pop("rows"), own.pop("tokens")
+    service = LocalTrainService(own)
+    service.load(_spec(config={**CONFIG, "num_hidden_layers": 4}))
+    made = [Trajectory([2 + row] * tokens, [0] + [1] * (tokens - 1)) for row in range(rows)]
+    batch = Batch.from_trajectories(made)
+    batch.values["loss_weights"] = batch.values["loss_mask"].float()
+    with little_memory.of_training(service.module, 1_300_000):
+        service.forward_backward(batch, WeightedLoss(cross_entropy, {}))
+
+
+def loaded_in_memory(source):
+    """A model on a device with memory for half of the weights that a small one has."""
+    there = LocalTrainService({})
+    there.load(_spec())
+    half = there.module.num_parameters() * 3
+    place = torch.nn.Module.to
+
+    def full(self, *args, **kwargs):
+        size = kwargs["dtype"].itemsize if "dtype" in kwargs else 4
+        if sum(weight.numel() for weight in self.parameters()) * size > half:
+            little_memory.run_out()
+        return place(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.Module, "to", full)
+        load_model(_spec(**source))
+
+
 LATE = {"train": None}
 TOOLS = [{"name": "add", "binding": "operator:add"}]
 NO_SCORER = {"prompts": PROMPTS}
@@ -1346,6 +1415,52 @@ TRIALS = [
         1,
         Read(r"at least (\d)$", int),
     ),
+    # Memory.
+    *(
+        Trial("while it was sampled from: lower models.{}.inference", sampled_in_memory, {}, right)
+        for right in (
+            Read(r"models\.policy\.inference\.(\w+)", lambda name: {name: 2}),
+            Read(r"rollout_worker\.max_(prompt)_length", lambda name: {name: 10}),
+            Read(r"(rollout_worker\.max_response_length)", lambda _: {"answer": 4, "prompt": 40}),
+        )
+    ),
+    *(
+        Trial(says, trained_in_memory, wrong, right)
+        for says, wrong, right in (
+            (
+                "lower {}.{}={}",
+                {"micro_batch_size": 8},
+                Read(r"models\.policy\.train\.(\w+)=8", lambda name: {name: 2}),
+            ),
+            (
+                "lower {}.{}={}",
+                {"micro_batch_tokens": 320},
+                Read(r"models\.policy\.train\.(\w+)=320", lambda name: {name: 80}),
+            ),
+            (
+                "set {}.gradient_checkpointing=true",
+                {},
+                Read(r"set models\.policy\.train\.(\w+)=true", lambda name: {name: True}),
+            ),
+            (
+                "lower rollout_worker.max_response_length",
+                {},
+                Read(r"lower (rollout_worker\.max_response_length)", lambda _: {"tokens": 10}),
+            ),
+        )
+    ),
+    Trial(
+        "does not fit into the memory of {}: take a smaller model",
+        loaded_in_memory,
+        {},
+        {"config": {**CONFIG, "hidden_size": 8, "intermediate_size": 8}},
+    ),
+    Trial(
+        "or set models.{}.source.dtype=bfloat16",
+        loaded_in_memory,
+        {},
+        Read(r"set models\.policy\.source\.dtype=(\w+)$", lambda name: {"dtype": name}),
+    ),
 ]
 
 
@@ -1383,8 +1498,6 @@ REASONS = {
     "give it the same models.{}.source in both": "of two phases: tests/core/text",
     "give the model the inference service that belongs": "tried with a name, plugins/tinker",
     "models.<name>.source.dtype=bfloat16": "the settings are looked at above",
-    "core/text/dry_run: lower": "the settings are looked at above",
-    "core/text/dry_run: set": "the settings are looked at above",
     "fine_tune.train.learning_rate": "of weights that became infinite",
     "core/text/learn/losses: batch.": "refused before the run, which is tried in test_trainers.py",
     "set its level to none": "of a worker of others: tests/core/text/learn",

@@ -13,6 +13,7 @@ import torch
 from plugrl.core.errors import RunError
 from plugrl.core.run.process.memory import format_gib, lacks_memory, total_bytes
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.memory_advice import training_remedies
 from plugrl.core.text.models import Models
 from plugrl.core.text.trajectory import Trajectory
 
@@ -138,19 +139,12 @@ def _batch(trainer: TrialTrainer, name: str, rows: int, tokens: int) -> Batch:
 
 def _advice(trainer: TrialTrainer, name: str | None = None) -> str:
     params = trainer.hyper_params
-    words = []
+    remedies: list[str] = []
     for model in [name] if name else params.models:
         train = params.models[model].get("train")
-        if train is None:
-            continue
-        path = f"models.{model}.train"
-        size = "micro_batch_tokens" if train.get("micro_batch_tokens") else "micro_batch_size"
-        if (train.get(size) or 1) > 1:
-            words.append(f"lower {path}.{size}={train[size]}")
-        if train.get("gradient_checkpointing") is False:
-            words.append(f"set {path}.gradient_checkpointing=true")
+        remedies += [] if train is None else training_remedies(model, train)
     length = params.rollout_worker.max_response_length
-    return ", or ".join([*words, f"lower rollout_worker.max_response_length={length}"])
+    return ", or ".join([*remedies, f"lower rollout_worker.max_response_length={length}"])
 
 
 @contextmanager

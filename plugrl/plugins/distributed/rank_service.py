@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -64,6 +65,11 @@ class RankTrainService(LocalTrainService):
         self._raised = self._dtype != torch.float32 and wish in (True, "auto")
         self._passes = Passes(self._model, self._forward)
         self._parts = shard(self._passes, self._mesh, masters=self._raised)
+
+    @contextmanager
+    def _within_memory(self, shortage: Callable[[], str]) -> Iterator[None]:
+        """The driver says what to lower, and on which rank memory ran out."""
+        yield
 
     def _compile(self) -> None:
         """Layers stay uncompiled: their weights come and go within a pass."""

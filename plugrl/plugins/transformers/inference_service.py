@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -13,10 +14,12 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
+from plugrl.core.run.process.memory import within_memory
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import OPTIONS
 from plugrl.core.text.inference.services import InferenceService, LoadedModel, ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer as TokenizerContract
+from plugrl.core.text.memory_advice import sampling_shortage
 from plugrl.plugins.transformers.engine.compiling import StepCompiler
 from plugrl.plugins.transformers.engine.decoding import Decoder
 from plugrl.plugins.transformers.engine.grammars import GrammarCompiler
@@ -79,7 +82,9 @@ class TransformersInferenceService(InferenceService):
 
         Raises:
             ConfigError: the source cannot be used.
+            RunError: there is not the memory.
         """
+        self._name = spec.name
         self._model, self._loaded = load_model(spec), spec.loaded
         self._tokenizer = load_tokenizer(spec)
         self._compiler = StepCompiler(self._model, spec.name, self.config.compile, spec.train_steps)
@@ -122,6 +127,7 @@ class TransformersInferenceService(InferenceService):
 
         Raises:
             ConfigError: a prompt leaves no room in the context, or is outside the vocabulary.
+            RunError: memory ran out.
         """
         rows = [self._row(request) for request in requests]
         with self._starting:
@@ -129,7 +135,7 @@ class TransformersInferenceService(InferenceService):
         serving = Serving(decoder, self.config.max_batch_size)
         serving.waiting.extend(rows)
         while serving.busy:
-            with self._turns.take():
+            with self._decoding():
                 serving.advance(self.version)
         # After an error, nothing is known of a decoder.
         self._idle.append(decoder)
@@ -140,16 +146,23 @@ class TransformersInferenceService(InferenceService):
 
         Raises:
             ConfigError: the prompt leaves no room in the context, or is outside the vocabulary.
-            RunError: the service was closed meanwhile.
+            RunError: the service was closed meanwhile, or memory ran out.
         """
         self._row(request)
         with self._starting:
             if self._continuous is None:
                 self._continuous = ContinuousBatching(
-                    self._row, self._serving, self._turns, lambda: self.version
+                    self._row, self._serving, self._decoding, lambda: self.version
                 )
             continuous = self._continuous
         return await asyncio.wrap_future(continuous.submit(request))
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        """Have the model to oneself; memory that runs out is an error that says what to lower."""
+        device = str(self._model.device)
+        with self._turns.take(), within_memory(lambda: sampling_shortage(self._name, device)):
+            yield
 
     def close(self) -> None:
         """End the thread that serves :meth:`complete`; a later request starts another."""

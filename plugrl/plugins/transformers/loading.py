@@ -14,9 +14,15 @@ import torch
 from plugrl.core.errors import ConfigError
 from plugrl.core.hub.hub import find_hub, is_hub_name, model_folder
 from plugrl.core.run.process import threads
-from plugrl.core.run.process.memory import ANY_HOST, TRAINED_COPIES, memory_shortage
+from plugrl.core.run.process.memory import (
+    ANY_HOST,
+    TRAINED_COPIES,
+    memory_shortage,
+    within_memory,
+)
 from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
+from plugrl.core.text.memory_advice import loading_shortage
 from plugrl.plugins.transformers.engine.projections import place_side_by_side
 from plugrl.plugins.transformers.outline import misspelt_keys, parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
@@ -42,7 +48,13 @@ def load_model(spec: ModelSpec) -> PreTrainedModel:
 
     Raises:
         ConfigError: the folder or the configuration cannot be used.
+        RunError: there is not the memory.
     """
+    with within_memory(lambda: loading_shortage(spec.name, spec.device, spec.source.dtype)):
+        return _loaded(spec)
+
+
+def _loaded(spec: ModelSpec) -> PreTrainedModel:
     loaded = spec.loaded
     if loaded is not None and loaded.model is not None:
         taken: PreTrainedModel = loaded.model

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,6 +12,7 @@ import torch
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.run.process.memory import within_memory
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.inference.services import (
     AdapterWeights,
@@ -22,6 +24,7 @@ from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step
+from plugrl.core.text.memory_advice import loading_shortage, training_shortage
 from plugrl.plugins.transformers.adapters import Adapter, adapter_findings, merge
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.saving import SourceForm
@@ -125,7 +128,14 @@ class LocalTrainService(TrainService):
 
         Raises:
             ConfigError: the source or the adapter cannot be used.
+            RunError: there is not the memory.
         """
+        with self._within_memory(
+            lambda: loading_shortage(spec.name, spec.device, spec.source.dtype)
+        ):
+            self._load(spec)
+
+    def _load(self, spec: ModelSpec) -> None:
         faults = {
             "train.optimizer": optimizer_fault(self.config.optimizer, spec.device),
             "source.dtype": type_fault(spec.source),
@@ -227,13 +237,27 @@ class LocalTrainService(TrainService):
             )
         return able
 
+    @contextmanager
+    def _within_memory(self, shortage: Callable[[], str]) -> Iterator[None]:
+        """Say ``shortage()`` where memory runs out."""
+        with within_memory(shortage):
+            yield
+
+    def _shortage(self) -> str:
+        return training_shortage(self._name, self._device, self.config)
+
     @torch.no_grad()
     def compute_log_prob(self, batch: Batch) -> torch.Tensor:
-        """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""
+        """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0.
+
+        Raises:
+            RunError: memory ran out.
+        """
         self._set_dropout(False)
         log_probs = torch.zeros(batch.values["input_ids"].shape)
-        for part in self._micro_batches(batch):
-            log_probs[part.rows] = self._forward.log_probs(part).cpu()
+        with self._within_memory(self._shortage):
+            for part in self._micro_batches(batch):
+                log_probs[part.rows] = self._forward.log_probs(part).cpu()
         return log_probs
 
     @torch.no_grad()
@@ -242,13 +266,15 @@ class LocalTrainService(TrainService):
 
         Raises:
             ConfigError: the service has no value head.
+            RunError: memory ran out.
         """
         if self._forward.value_head is None:
             return super().compute_values(batch)
         self._set_dropout(False)
         values = torch.zeros(batch.values["input_ids"].shape)
-        for part in self._micro_batches(batch):
-            values[part.rows] = self._forward.with_needs(part, ["values"])[1]["values"].cpu()
+        with self._within_memory(self._shortage):
+            for part in self._micro_batches(batch):
+                values[part.rows] = self._forward.with_needs(part, ["values"])[1]["values"].cpu()
         return values
 
     def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
@@ -256,12 +282,14 @@ class LocalTrainService(TrainService):
 
         Raises:
             ConfigError: the loss needs values and the service has no value head.
+            RunError: memory ran out.
         """
         self._set_dropout(True)
         needs = loss.needs
         if "values" in needs and self._forward.value_head is None:
             self._no_value_head()
-        return accumulate_gradient(self._forward_passes(batch, needs), loss)
+        with self._within_memory(self._shortage):
+            return accumulate_gradient(self._forward_passes(batch, needs), loss)
 
     def _forward_passes(
         self, batch: Batch, needs: Sequence[str]
@@ -334,10 +362,15 @@ class LocalTrainService(TrainService):
         return self.apply_gradient(AdamParams.at(self.config, self.optimizer_steps))
 
     def apply_gradient(self, adam: AdamParams) -> dict[str, float]:
-        """An optimizer step with these numbers; :meth:`optimizer_step` has those of the section."""
-        report, changed = clip_and_step(
-            self._optimizer, self._optimized, adam, whole_norm=self._whole_norm
-        )
+        """An optimizer step with these numbers; :meth:`optimizer_step` has those of the section.
+
+        Raises:
+            RunError: memory ran out.
+        """
+        with self._within_memory(self._shortage):
+            report, changed = clip_and_step(
+                self._optimizer, self._optimized, adam, whole_norm=self._whole_norm
+            )
         if changed:
             self.after_optimizer_step()
             self.optimizer_steps += 1

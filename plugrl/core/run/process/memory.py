@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from plugrl.core.errors import ConfigError, PlugrlError
+from plugrl.core.errors import ConfigError, PlugrlError, RunError
 
 #: Weights, gradients and the two moments of Adam.
 TRAINED_COPIES = 4
-#: What torch's messages name where the memory of the host ran out.
-_HOST_ALLOCATOR = "DefaultCPUAllocator"
+#: What torch's messages say where the memory of the host ran out, or that of a device did beside
+#: its own allocator: in a library, or in a graph that is launched.
+_SHORTAGES = ("DefaultCPUAllocator", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 #: More memory than any host has.
 ANY_HOST = 2**45
 
@@ -45,9 +46,24 @@ def lacks_memory(error: BaseException | None) -> bool:
     """Whether memory ran out, of the host or of a device, perhaps under an error of the loader."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    if isinstance(error, RuntimeError) and _HOST_ALLOCATOR in str(error):
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SHORTAGES):
         return True
     return isinstance(error, PlugrlError) and lacks_memory(error.__cause__)
+
+
+@contextmanager
+def within_memory(message: Callable[[], str]) -> Iterator[None]:
+    """Say ``message()`` where memory runs out; what the body says of it itself is left as it is.
+
+    Raises:
+        RunError: memory ran out, of the host or of a device.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        raise RunError(message()) from error
 
 
 def memory_shortage(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from plugrl.core.run.process.compiler import compiler_failure
+from plugrl.core.run.process.memory import lacks_memory
 from plugrl.plugins.transformers.engine.request_rows import Row
 from plugrl.plugins.transformers.engine.runner import Runner
 from plugrl.plugins.transformers.engine.sampler import Sampler
@@ -217,9 +218,9 @@ class _Step:
                 torch.cuda.current_stream().wait_stream(stream)
                 with torch.cuda.graph(graph, pool=pool):
                     self._compute()
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if lacks_memory(error):
+                raise
             if runner.compiler.active:
                 # The next try is without the compiler.
                 runner.compiler.give_up(compiler_failure(error))

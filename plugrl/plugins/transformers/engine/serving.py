@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from plugrl.core.text.inference.batching import RequestThread, Ticket
 from plugrl.core.text.inference.requests import GenerationRequest
@@ -104,7 +104,7 @@ class ContinuousBatching(RequestThread):
     Args:
         make_row: a request as a row.
         make_serving: an empty batch.
-        turns: held while the model is used.
+        within: held while the model is used.
         version: gives the version of the weights.
     """
 
@@ -112,12 +112,12 @@ class ContinuousBatching(RequestThread):
         self,
         make_row: Callable[[GenerationRequest], Row],
         make_serving: Callable[[], Serving],
-        turns: Turns,
+        within: Callable[[], AbstractContextManager[None]],
         version: Callable[[], int],
     ) -> None:
         super().__init__("the transformers engine")
         self._make_row, self._make_serving = make_row, make_serving
-        self._turns, self._version = turns, version
+        self._within, self._version = within, version
         self._forget()
 
     def serve(self, arrived: Sequence[Ticket]) -> bool:
@@ -127,7 +127,7 @@ class ContinuousBatching(RequestThread):
                 row = self._make_row(ticket.request)
                 self._tickets[row] = ticket
                 self._serving.waiting.append(row)
-            with self._turns.take():
+            with self._within():
                 version = self._version()
                 ended = self._without_cancelled() + self._serving.advance(version)
             for row in ended:
