@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,8 +85,9 @@ def a_compiler(name):
         refused(missing_compiler("cpu"))
 
 
-def triton(there):
+def triton(there, compiler=sys.executable):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", compiler)
         spec = importlib.util.spec_from_loader("triton", None)
         patch.setitem(sys.modules, "triton", SimpleNamespace(__spec__=spec) if there else None)
         refused(missing_compiler("cuda"))
@@ -109,6 +111,8 @@ TRIALS = [
     Trial("there is no C++ compiler {}, which torch.compile needs; install it", a_compiler,
           "no-such-compiler", sys.executable),
     Trial("there is no triton, which torch.compile needs; install it", triton, False, True),
+    Trial("there is no C compiler {}, which triton needs; install it",
+          partial(triton, True), "no-such-compiler", sys.executable),
     Trial("start it once, without the launcher", refuse_copies, {"WORLD_SIZE": "2", "RANK": "0"},
           {}),
     Trial("and there are {}; take smaller sizes",
@@ -376,6 +380,7 @@ REASONS = {
     "core/run/guards: lower the learning rate": "names no number: which helps depends on the run",
     "all rewards were equal in": "names no number: what helps depends on the data",
     "bytes{}; let it print less": "names nothing of the script",
+    "; delete {} if it is damaged": "of torch's own files, which a GPU test damages",
 }
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.run.process.compiler import is_compiling
 from plugrl.core.run.process.signals import mark_status_line
 from plugrl.core.run.status_line import Pace, StatusLine, duration, padded, short_number
 from plugrl.core.wording import shown
@@ -224,10 +225,12 @@ class Progress:
 
     def _status(self) -> StatusLine:
         bars = self._bars[-1:]
+        # It takes long, and nothing else moves meanwhile.
+        activity = "compiling" if is_compiling() else self.activity
         if bars:
-            return bars[0].status(self.activity)
+            return bars[0].status(activity)
         took = time.monotonic() - self._started
-        return StatusLine(self.activity or "setting up", None, None, took)
+        return StatusLine(activity or "setting up", None, None, took)
 
     def end_bar(self, bar: _TerminalBar) -> None:
         """Leave one line of the bar on the screen, unless it was part of another one."""

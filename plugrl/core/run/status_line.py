@@ -11,7 +11,7 @@ _GAP = "  "
 #: Columns of the bar: below the first it is left out, beyond the last it says no more.
 _LEAST_BAR, _GOOD_BAR, _LONGEST_BAR = 8, 20, 40
 #: Characters of a description that has to make room, and of an activity.
-_CUT, _ACTIVITY = 12, 8
+_CUT, _ACTIVITY = 12, 9
 
 
 def short_number(value: float | int | str) -> str:

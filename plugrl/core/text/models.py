@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
@@ -91,6 +92,7 @@ class Models(Mapping[str, Model]):
         device: str,
         folder: Path | None = None,
         train_steps: int | None = None,
+        decode_steps: Mapping[str, int] = MappingProxyType({}),
         shares: bool = False,
     ) -> Models:
         """Build and load the services of every entry of ``models``.
@@ -105,6 +107,8 @@ class Models(Mapping[str, Model]):
             device: for what runs in this process.
             folder: of fine-tuning jobs; None: models have no such service.
             train_steps: training steps of the whole run; None: not known.
+            decode_steps: of the engine of a model, for training in the whole run; absent: not
+                known.
             shares: whether nothing is sampled while a model is trained, so that its services may
                 hold the same weights.
 
@@ -126,6 +130,7 @@ class Models(Mapping[str, Model]):
                 device,
                 trained=trained,
                 train_steps=train_steps,
+                decode_steps=decode_steps.get(name),
                 loaded=LoadedModel(shares) if trained else None,
             )
             inference = factory.build("inference_service", config.inference, f"{path}.inference")

@@ -39,6 +39,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def decode_steps(params: ConfigView) -> dict[str, int]:
+    """Steps of decoding that training takes, by the model that rollouts sample from.
+
+    They are counted as one answer after another: as if a training step had one of full length. A
+    trainer or worker without such numbers, as one that only validates, has none.
+    """
+    worker = params.get("rollout_worker") or {}
+    steps, length = params.trainer.get("total_train_steps"), worker.get("max_response_length")
+    return {} if None in (steps, length) else {worker.model: steps * length}
+
+
 def make_pool(params: ConfigView) -> TrajectoryPool:
     """The pool of ``trajectory_pool``; a group is complete after ``rollout_repeat_n`` attempts."""
     section = params.trajectory_pool

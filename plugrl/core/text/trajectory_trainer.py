@@ -136,6 +136,7 @@ class TrajectoryTrainer(Trainer):
                 device=context.settings.device,
                 # A run that only validates has none.
                 train_steps=self.config.get("total_train_steps"),
+                decode_steps=trainer_parts.decode_steps(context.hyper_params),
                 shares=context.hyper_params.weight.sync_mode == SYNC,
             )
         return self._models

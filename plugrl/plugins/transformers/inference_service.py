@@ -87,7 +87,9 @@ class TransformersInferenceService(InferenceService):
         self._name = spec.name
         self._model, self._loaded = load_model(spec), spec.loaded
         self._tokenizer = load_tokenizer(spec)
-        self._compiler = StepCompiler(self._model, spec.name, self.config.compile, spec.train_steps)
+        self._compiler = StepCompiler(
+            self._model, spec.name, self.config.compile, spec.decode_steps
+        )
         self._prepare()
         # Each look into a configuration of transformers costs microseconds.
         config = self._model.config

@@ -22,9 +22,9 @@ def line(**changes):
 @pytest.mark.parametrize(
     ("width", "left", "bar", "right"),
     [
-        (160, "warm_start   37/600  rollout   ", 40,
+        (160, "warm_start   37/600  rollout    ", 40,
          "  1:02 left  validation/exact_match 0.41    rollout/reward 0.3867  train/loss -0.0028"),
-        (120, "warm_start   37/600  rollout   ", 24,
+        (120, "warm_start   37/600  rollout    ", 23,
          "  1:02 left  validation/exact_match 0.41    rollout/reward 0.3867"),
         (100, "warm_start   37/600  ", 14,
          "  1:02 left  validation/exact_match 0.41    rollout/reward 0.3867"),
@@ -57,7 +57,7 @@ def test_names_that_end_alike_keep_what_tells_them_apart():
 
 def test_without_an_end_there_is_a_clock_and_no_bar():
     parts = line(total=None, completed=None, description="validate", numbers=[]).arranged(80)
-    assert (parts.left, parts.bar, parts.right) == ("validate  rollout   ", 0, "0:12")
+    assert (parts.left, parts.bar, parts.right) == ("validate  rollout    ", 0, "0:12")
 
 
 def test_it_stands_still_when_a_number_gets_shorter():

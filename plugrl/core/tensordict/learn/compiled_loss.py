@@ -12,7 +12,12 @@ from tensordict import TensorDict
 from torch import func
 from torchrl.objectives.common import LossModule
 
-from plugrl.core.run.process.compiler import compiler_failure, missing_compiler
+from plugrl.core.run.process.compiler import (
+    Payback,
+    compiler_failure,
+    missing_compiler,
+    prepare_compiling,
+)
 from plugrl.core.tensordict.learn.loss_contract import total_loss
 
 if TYPE_CHECKING:
@@ -20,9 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Optimizer steps of a run from which on ``auto`` compiles. Compiling takes 5 to 20 seconds, and
-#: the slowest of these are earned back by 20,000 steps that each take a millisecond less.
-EARNED_BACK = 20_000
+#: Compiling takes 5 to 20 seconds, and saves a millisecond of an optimizer step.
+PAYBACK = Payback(cost=20.0, saving=0.001)
 #: Torch's own tanh takes several times as long on the CPU as one by way of its sigmoid. Random
 #: numbers are those drawn uncompiled. Processes that compile in parallel gain nothing here.
 _OPTIONS = {"cpp.use_decompose_tanh": True, "fallback_random": True, "compile_threads": 1}
@@ -30,7 +34,7 @@ _OPTIONS = {"cpp.use_decompose_tanh": True, "fallback_random": True, "compile_th
 
 def worth_compiling(setting: bool | Literal["auto"], optimizer_steps: int) -> bool:
     """What ``rl.compile`` means for a run of so many optimizer steps."""
-    return optimizer_steps >= EARNED_BACK if setting == "auto" else setting
+    return PAYBACK.within(optimizer_steps) if setting == "auto" else setting
 
 
 class CompiledLoss:
@@ -69,6 +73,7 @@ class CompiledLoss:
     @cached_property
     def _compiled(self) -> Any:
         # At the first call, as asking for it imports a compiler.
+        prepare_compiling()
         return torch.compile(
             self._differentiated, fullgraph=True, dynamic=True, options=dict(_OPTIONS)
         )

@@ -59,7 +59,8 @@ class ModelSpec:
 
     ``adapter`` is for the train service alone: the inference service gets the merged weights.
     ``trained`` says whether a train service has the model, so that its samples may be trained on.
-    ``train_steps`` are the training steps of the whole run, None where they are not known.
+    ``train_steps`` are the training steps of the whole run, None where they are not known, and
+    ``decode_steps`` those in which the engine samples a token of each row, for training alone.
     ``loaded`` has what the model's other service loaded; None: it is loaded anew.
     """
 
@@ -70,6 +71,7 @@ class ModelSpec:
     adapter: ConfigView | None = None
     trained: bool = False
     train_steps: int | None = None
+    decode_steps: int | None = None
     loaded: LoadedModel | None = field(default=None, compare=False, repr=False)
 
 

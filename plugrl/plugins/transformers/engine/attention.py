@@ -9,13 +9,17 @@ appends it to the row's slot and attends over the slot.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+
+from plugrl.core.run.process.compiler import missing_compiler
+
+logger = logging.getLogger(__name__)
 
 NAME = "plugrl_slots"
 #: Arguments of an attention function that change its result in ways that are not computed here.
@@ -202,7 +206,9 @@ def _(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -
 
 @functools.cache
 def _kernel() -> Callable[..., torch.Tensor] | None:
-    if find_spec("triton") is None:
+    reason = missing_compiler("cuda")
+    if reason is not None:
+        logger.warning("decode steps attend without their own kernel, which is slower: %s", reason)
         return None
     from plugrl.plugins.transformers.engine import kernels
 

@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.fx.experimental import _config as shapes
 
-from plugrl.core.run.process.compiler import missing_compiler, use_cache_folder
+from plugrl.core.run.process.compiler import missing_compiler, prepare_compiling
+from plugrl.plugins.transformers import compile_payback
 from plugrl.plugins.transformers.training.compiling import layers_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 logger = logging.getLogger(__name__)
-
-#: Decode steps after which ``auto`` compiles, where the length of the run is not known: what they
-#: lost by then is about what compiling takes, so that at most as much is lost again.
-EARNED_BACK = 8_000
-#: Training steps from which on a run is sure to need as many.
-_SURE = 16
 
 
 class StepCompiler:
@@ -34,7 +29,8 @@ class StepCompiler:
         model: whose layers are meant.
         name: of the model in the configuration.
         setting: of ``compile``.
-        train_steps: of the run; None: not known.
+        decode_steps: that the run will make; None: not known. ``auto`` then compiles once the steps
+            that were made would have saved what it takes: at most as much is lost again.
 
     Attributes:
         active: whether steps that are captured from now on are compiled.
@@ -45,21 +41,22 @@ class StepCompiler:
         model: PreTrainedModel,
         name: str,
         setting: bool | Literal["auto"],
-        train_steps: int | None,
+        decode_steps: int | None,
     ) -> None:
         self._name, self._layers = name, layers_of(model)
         self._calls: list[Any] = []
         self._count = 0
         self.active = False
-        on_device = model.device.type == "cuda"
-        self._waits = on_device and setting == "auto"
-        if on_device and (setting is True or (self._waits and (train_steps or 0) >= _SURE)):
+        device = model.device.type
+        self._payback = compile_payback.of_decode_step(device, len(self._layers))
+        self._waits = self._payback is not None and setting == "auto"
+        if (setting is True and device == "cuda") or self._pays(decode_steps):
             self._begin()
 
     def count(self, steps: int) -> None:
         """Count decode steps; enough of them are worth compiling."""
         self._count += steps
-        if self._waits and self._count >= EARNED_BACK:
+        if self._pays(self._count):
             self._begin()
 
     def give_up(self, reason: str) -> None:
@@ -89,6 +86,9 @@ class StepCompiler:
         """A function of a step, compiled if steps are."""
         return torch.compile(function, dynamic=True) if self.active else function
 
+    def _pays(self, steps: int | None) -> bool:
+        return self._waits and self._payback is not None and self._payback.within(steps)
+
     def _begin(self) -> None:
         self._waits = False
         reason = missing_compiler("cuda")
@@ -97,5 +97,5 @@ class StepCompiler:
         if reason is not None:
             self.give_up(reason)
             return
-        use_cache_folder()
+        prepare_compiling()
         self.active = True

@@ -11,10 +11,11 @@ import torch
 from plugrl.core.run.process.compiler import (
     compiler_failure,
     missing_compiler,
-    use_cache_folder,
+    prepare_compiling,
 )
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.plugins.transformers import compile_payback
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Training steps of a run, times parameters of the model, from which on ``auto`` compiles. On the
-#: CPU, it takes up to 100 seconds and saves 20 ms of a step of 2,000 tokens and 330,000 parameters;
-#: on an H200, it takes 40 seconds and saves 0.4 of a step of 26,000 tokens and 600 million.
-EARNED_BACK = {"cpu": 2_000_000_000, "cuda": 60_000_000_000}
 #: Rows of the first pass. Its sizes differ from one another, so that none is taken for another, and
 #: there are more than 1,024 tokens, as most batches have: sums of fewer have a graph of their own.
 _ROWS = 75
@@ -39,8 +36,8 @@ def worth_compiling(
     """What ``compile`` means in a run of so many training steps; None: not known."""
     if setting != "auto":
         return setting
-    bound = EARNED_BACK.get(model.device.type)
-    return None not in (bound, steps) and steps * model.num_parameters() >= bound  # type: ignore[operator]
+    payback = compile_payback.of_training_pass(model.device.type, model.num_parameters())
+    return payback is not None and payback.within(steps)
 
 
 class CompiledLayers:
@@ -72,7 +69,7 @@ class CompiledLayers:
         #: Whether it could be done; else one line is logged and the layers are as they were.
         self.active = reason is None
         if reason is None:
-            use_cache_folder()
+            prepare_compiling()
             reason = self._compile(model, first_pass)
         if reason is not None:
             self.undo()

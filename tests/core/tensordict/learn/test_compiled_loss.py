@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from plugrl.core.run.process.compiler import Payback
 from plugrl.core.tensordict.learn import compiled_loss
-from plugrl.core.tensordict.learn.compiled_loss import EARNED_BACK, CompiledLoss, worth_compiling
+from plugrl.core.tensordict.learn.compiled_loss import CompiledLoss, worth_compiling
 from plugrl.trainers.vanilla_ppo import VanillaPpoTrainer
 from tests.core.tensordict.test_rl_trainer import task
 
@@ -43,9 +44,10 @@ def is_compiled(trainer: Any) -> bool:
     ("setting", "steps", "compiles"),
     [
         (True, 1, True),
-        (False, 10 * EARNED_BACK, False),
-        ("auto", EARNED_BACK - 1, False),
-        ("auto", EARNED_BACK, True),
+        (False, 200_000, False),
+        # 20 seconds, at a millisecond a step.
+        ("auto", 19_999, False),
+        ("auto", 20_000, True),
     ],
 )
 def test_auto_compiles_in_long_runs(setting: Any, steps: int, compiles: bool) -> None:
@@ -118,7 +120,7 @@ def test_how_a_run_began_decides_how_it_goes_on(monkeypatch: pytest.MonkeyPatch)
     state = ppo(iterations=1, rl={"compile": "auto"}).state_dict()
     assert state["learners"]["agent"]["compiled"] is False
     # Longer than what auto compiles, now.
-    monkeypatch.setattr(compiled_loss, "EARNED_BACK", 1)
+    monkeypatch.setattr(compiled_loss, "PAYBACK", Payback(cost=1.0, saving=1.0))
     resumed = ppo(iterations=2, state=state, rl={"compile": "auto"})
     assert not is_compiled(resumed)
     del state["learners"]["agent"]["compiled"]  # as 0.1 saved it
