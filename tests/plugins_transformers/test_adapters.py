@@ -1,5 +1,6 @@
 """LoRA adapters of the local train service."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -102,6 +103,32 @@ def test_the_merged_weights_compute_what_the_adapter_does(train_service, archite
     ours = service.compute_log_prob(batch())
     torch.testing.assert_close(merged.compute_log_prob(batch()), ours, rtol=1e-4, atol=1e-5)
     assert (ours - start).abs().max() > 1e-3
+
+
+def test_the_engine_gets_one_merged_weight_after_the_other(
+    engine, train_service, spec, monkeypatch
+):
+    merged, alive = [], []
+
+    class Noting(adapters.MergedWeights):
+        def __getitem__(self, name):
+            weight = super().__getitem__(name)
+            if name in self._products:
+                alive.append(sum(one() is not None for one in merged))
+                merged.append(weakref.ref(weight))
+            return weight
+
+    monkeypatch.setattr(adapters, "MergedWeights", Noting)
+    service = train_service(with_adapter(spec()))
+    step(service)
+    service.share_with(engine)
+    alive.clear()
+    service.sync_to(engine)
+    # Of each linear layer in two blocks; the one before it may not be gone when it is asked for.
+    assert len(alive) == 2 * 7
+    assert max(alive) <= 1
+    for name, value in service.weights().items():
+        assert torch.equal(engine._model.state_dict()[name], value)
 
 
 def test_the_sampler_runs_the_merged_weights(engine, train_service, spec):

@@ -60,6 +60,7 @@ class Adapter:
 
     def __init__(self, model: PreTrainedModel, spec: ModelSpec) -> None:
         section = self._section = spec.adapter
+        self.dropout = float(section.dropout)
         self._model, self._spec = model, spec
         where = f"models.{spec.name}.adapter"
         if find_spec("peft") is None:
@@ -100,12 +101,12 @@ class Adapter:
         for layer in self._layers.values():
             layer.lora_dropout.train(active)
 
-    def merged_weights(self) -> dict[str, torch.Tensor]:
+    def merged_weights(self) -> MergedWeights:
         """All weights of the model by their own names, with the adapter's product added.
 
         They are computed apart, in float32: the frozen weights stay as they are, bit for bit.
         """
-        return merge(self.base(), self.products())
+        return MergedWeights(self.base(), self.products())
 
     def untouched(self) -> dict[str, torch.Tensor]:
         """The frozen weights to which the adapter adds nothing, by their own names."""
@@ -201,20 +202,43 @@ class Product:
         return replace(self, down=self.down.cpu(), up=self.up.cpu())
 
 
-@torch.no_grad()
-def merge(
-    base: Mapping[str, torch.Tensor], products: Mapping[str, Product]
-) -> dict[str, torch.Tensor]:
-    """Frozen weights with the products of an adapter added, in the data type of the weights."""
-    weights = dict(base)
-    for name, product in products.items():
-        weight = weights[name]
+class MergedWeights(Mapping[str, torch.Tensor]):
+    """Frozen weights with the products of an adapter added, in the data type of the weights.
+
+    Each is computed when it is asked for, so that whoever copies them one by one, as an engine
+    does, has memory for one of them.
+
+    Args:
+        base: the frozen weights.
+        products: what is added to some of them.
+    """
+
+    def __init__(self, base: Mapping[str, torch.Tensor], products: Mapping[str, Product]) -> None:
+        self._base, self._products = base, products
+
+    @torch.no_grad()
+    def __getitem__(self, name: str) -> torch.Tensor:
+        weight, product = self._base[name], self._products.get(name)
+        if product is None:
+            return weight
         # As they are computed with, should they be held more precisely.
         down, up = (part.to(weight.dtype).float() for part in (product.down, product.up))
         change = product.scaling * (up @ down)
         change = change.T if product.transposed else change
-        weights[name] = (weight.float() + change).to(weight.dtype)
-    return weights
+        return (weight.float() + change).to(weight.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+
+def merge(
+    base: Mapping[str, torch.Tensor], products: Mapping[str, Product]
+) -> dict[str, torch.Tensor]:
+    """All of :class:`MergedWeights` at once."""
+    return dict(MergedWeights(base, products))
 
 
 class _Seeded:

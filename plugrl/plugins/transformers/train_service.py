@@ -25,7 +25,7 @@ from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step
 from plugrl.core.text.memory_advice import loading_shortage, training_shortage
-from plugrl.plugins.transformers.adapters import Adapter, adapter_findings, merge
+from plugrl.plugins.transformers.adapters import Adapter, MergedWeights, adapter_findings
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth_compiling
@@ -392,7 +392,7 @@ class LocalTrainService(TrainService):
             super().sync_to(inference)
             return
         products = {name: product.cpu() for name, product in adapter.products().items()}
-        weights = AdapterWeights(adapter.base, self._frozen_edition, products, merge)
+        weights = AdapterWeights(adapter.base, self._frozen_edition, products, MergedWeights)
         inference.update_adapter(weights, self.version)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -496,7 +496,7 @@ def _save_merged(model: PreTrainedModel, adapter: Adapter) -> None:
 
     def save_pretrained(folder: str | Path, **kwargs: Any) -> Any:
         return type(model).save_pretrained(
-            model, folder, **{"state_dict": adapter.merged_weights(), **kwargs}
+            model, folder, **{"state_dict": dict(adapter.merged_weights()), **kwargs}
         )
 
     model.save_pretrained = save_pretrained  # type: ignore[method-assign,assignment]
