@@ -26,6 +26,7 @@ from plugrl.plugins.transformers.engine.grammars import GrammarCompiler
 from plugrl.plugins.transformers.engine.request_rows import Row
 from plugrl.plugins.transformers.engine.runner import Runner
 from plugrl.plugins.transformers.engine.serving import ContinuousBatching, Serving, Turns
+from plugrl.plugins.transformers.engine.streams import DecodeStream
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer, source_findings
 from plugrl.plugins.transformers.outline import context_length, known_vocabulary
 
@@ -43,6 +44,11 @@ class TransformersInferenceConfig:
         "auto",
         "layers of decode steps through torch.compile on a GPU; auto: in runs long enough to earn "
         "it back",
+    )
+    overlap: Literal["streams", "turns"] = described(
+        "streams",
+        "of decoding and training on one GPU in the async modes; streams: at the same time; turns: "
+        "one kernel after the other",
     )
 
 
@@ -90,6 +96,8 @@ class TransformersInferenceService(InferenceService):
         self._compiler = StepCompiler(
             self._model, spec.name, self.config.compile, spec.decode_steps
         )
+        apart = self.config.overlap == "streams"
+        self._stream = DecodeStream(self._model.device, apart=apart)
         self._prepare()
         # Each look into a configuration of transformers costs microseconds.
         config = self._model.config
@@ -154,7 +162,7 @@ class TransformersInferenceService(InferenceService):
         with self._starting:
             if self._continuous is None:
                 self._continuous = ContinuousBatching(
-                    self._row, self._serving, self._decoding, lambda: self.version
+                    self._row, self._serving, self._decoding_beside, lambda: self.version
                 )
             continuous = self._continuous
         return await asyncio.wrap_future(continuous.submit(request))
@@ -164,6 +172,12 @@ class TransformersInferenceService(InferenceService):
         """Have the model to oneself; memory that runs out is an error that says what to lower."""
         device = str(self._model.device)
         with self._turns.take(), within_memory(lambda: sampling_shortage(self._name, device)):
+            yield
+
+    @contextmanager
+    def _decoding_beside(self) -> Iterator[None]:
+        """The same while another thread may train."""
+        with self._decoding(), self._stream.decoding():
             yield
 
     def close(self) -> None:
@@ -197,7 +211,7 @@ class TransformersInferenceService(InferenceService):
         return self._shared
 
     def _hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        with self._turns.take():
+        with self._turns.take(), self._stream.writing():
             for name, mine in self._model.state_dict(keep_vars=True).items():
                 if name in weights:
                     mine.data = weights[name].detach()
@@ -222,7 +236,7 @@ class TransformersInferenceService(InferenceService):
             # Of somebody else: the owner of those that were shared must not get them.
             self._hold({name: tensor.clone() for name, tensor in weights.items()})
             own, self._shared = self._weights, {}
-        with self._turns.take():
+        with self._turns.take(), self._stream.writing():
             for name, target in own.items():
                 if name not in self._shared:
                     target.copy_(weights[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -26,6 +26,7 @@ from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step
 from plugrl.core.text.memory_advice import loading_shortage, training_shortage
 from plugrl.plugins.transformers.adapters import Adapter, MergedWeights, adapter_findings
+from plugrl.plugins.transformers.engine.streams import CAPTURING
 from plugrl.plugins.transformers.loading import load_model, source_findings
 from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth_compiling
@@ -243,6 +244,11 @@ class LocalTrainService(TrainService):
         with within_memory(shortage):
             yield
 
+    def _drawing(self) -> AbstractContextManager[object]:
+        """To be held where dropout draws: a sampler may capture its steps in another thread."""
+        drops = self._adapter is not None and self._adapter.dropout > 0
+        return CAPTURING if drops else nullcontext()
+
     def _shortage(self) -> str:
         return training_shortage(self._name, self._device, self.config)
 
@@ -288,7 +294,7 @@ class LocalTrainService(TrainService):
         needs = loss.needs
         if "values" in needs and self._forward.value_head is None:
             self._no_value_head()
-        with self._within_memory(self._shortage):
+        with self._within_memory(self._shortage), self._drawing():
             return accumulate_gradient(self._forward_passes(batch, needs), loss)
 
     def _forward_passes(

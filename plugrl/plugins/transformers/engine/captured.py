@@ -20,6 +20,7 @@ from plugrl.core.run.process.memory import lacks_memory
 from plugrl.plugins.transformers.engine.request_rows import Row
 from plugrl.plugins.transformers.engine.runner import Runner
 from plugrl.plugins.transformers.engine.sampler import Sampler
+from plugrl.plugins.transformers.engine.streams import CAPTURING
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ class CapturedSteps:
         self._runner, self._cache = runner, cache
         #: Memory that all captured steps use, since one is replayed at a time.
         self._pool = torch.cuda.graph_pool_handle() if runner.device.type == "cuda" else None
+        #: Of its own, because libraries keep scratch memory for each stream that is captured on:
+        #: steps of two decoders may be replayed at once.
+        self._stream = torch.cuda.Stream() if runner.device.type == "cuda" else None
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._pending: deque[Chunk] = deque()
         self._generation = -1
@@ -83,7 +87,8 @@ class CapturedSteps:
         kind: tuple[object, ...] = (len(rows), cache.rows, cache.capacity, width)
         kind = (*kind, runner.compiler.active, sampler.processed, *sampler.kind)
         if kind not in self._steps:
-            self._steps[kind] = _Step(runner, cache, sampler, len(rows), width, self._pool)
+            where = (self._pool, self._stream)
+            self._steps[kind] = _Step(runner, cache, sampler, len(rows), width, where)
         self._step = self._steps[kind]
         self._step.load(rows, positions, sampler)
 
@@ -122,7 +127,7 @@ class _Step:
     """One decode step of a batch of fixed size, over tensors that stay where they are."""
 
     def __init__(
-        self, runner: Runner, cache: Any, sampler: Sampler, size: int, stops: int, pool: Any
+        self, runner: Runner, cache: Any, sampler: Sampler, size: int, stops: int, where: Any
     ) -> None:
         device = runner.device
         self._runner, self._cache = runner, cache
@@ -142,7 +147,7 @@ class _Step:
         if device.type == "cuda" and runner.captures:
             # Trying the step moves its counters on.
             self.sampler = sampler.copy()
-            self._graph = self._captured(pool)
+            self._graph = self._captured(*where)
 
     def load(self, rows: Sequence[Row | None], positions: Sequence[int], sampler: Sampler) -> None:
         """Take over the rows of a batch."""
@@ -202,7 +207,7 @@ class _Step:
         self._positions.add_(1).mul_(self._room > 0)
         self._tokens.copy_(chosen)
 
-    def _captured(self, pool: Any) -> Any:
+    def _captured(self, pool: Any, stream: Any) -> Any:
         """The step as a CUDA graph; None: the model's code cannot be captured."""
         runner = self._runner
         graph = torch.cuda.CUDAGraph()
@@ -210,13 +215,14 @@ class _Step:
             if not self._eager_tail:
                 self._tail = runner.compiler.function(self._finish)
             with runner.compiler.layers():
-                stream = torch.cuda.Stream()
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
                     for _ in range(2):
                         self._try()
                 torch.cuda.current_stream().wait_stream(stream)
-                with torch.cuda.graph(graph, pool=pool):
+                # Another thread may train meanwhile: it allocates, and waits for events.
+                mode = "thread_local"
+                with CAPTURING, torch.cuda.graph(graph, pool, stream, capture_error_mode=mode):
                     self._compute()
         except Exception as error:
             if lacks_memory(error):
@@ -224,7 +230,7 @@ class _Step:
             if runner.compiler.active:
                 # The next try is without the compiler.
                 runner.compiler.give_up(compiler_failure(error))
-                return self._captured(pool)
+                return self._captured(pool, stream)
             self._tail, runner.captures = self._finish, False
             logger.warning(
                 "decode steps of this model cannot be captured, and are launched one by one, which "
