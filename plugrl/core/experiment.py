@@ -35,7 +35,7 @@ from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.registry import Registry, default_registry
 from plugrl.core.plugins.user_code.error_location import component_error
 from plugrl.core.plugins.user_code.working_folder import display_path, preserve_working_folder
-from plugrl.core.run.process import cluster, threads
+from plugrl.core.run.process import cluster, determinism, threads
 from plugrl.core.run.process import heap as allocation
 from plugrl.core.run.process.launchers import refuse_copies
 from plugrl.core.run.process.setup_script import PHASE, apply_configured_script
@@ -380,6 +380,7 @@ def apply_process_settings(experiment: Experiment) -> None:
         enter_script(script, tree["settings"]["deadlines"].get(PHASE))
     os.environ.update(tree["environment"]["variables"])
     threads.limit(tree["settings"]["torch_threads"])
+    determinism.configure(tree["settings"]["deterministic"])
     cluster.configure(tree["settings"]["cluster"], tree["environment"]["variables"])
     allocation.keep_freed_memory()
     _seed(int(tree["seed"]))

@@ -107,6 +107,9 @@ class SettingsConfig:
         at_least=1,
         at_most=1024,
     )
+    deterministic: bool = described(
+        False, "equal numbers from run to run on one GPU too, for a part of its speed"
+    )
     progress: str = described("auto", "auto, rich, plain or none")
     checkpoint_every: int = described(
         0,

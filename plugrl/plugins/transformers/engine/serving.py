@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from plugrl.core.run.process import determinism
 from plugrl.core.text.inference.batching import RequestThread, Ticket
 from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.plugins.transformers.engine.decoding import Decoder
@@ -67,6 +68,8 @@ class Serving:
         """Whether there is anything left to do."""
         return bool(self.waiting) or self.decoder.live > 0
 
+    # Random numbers and sums of a row depend on nothing that changes from run to run.
+    @determinism.unchecked()
     def advance(self, version: int) -> list[Row]:
         """Let rows join and decode tokens of each; returns those that ended."""
         decoder = self.decoder
