@@ -120,3 +120,35 @@ def test_an_actor_runs_another_service():
     for name in ("ray", "plugrl/ray"):
         with pytest.raises(ConfigError, match="name another service than ray"):
             configure(RayInferenceService, {"engine": name})
+
+
+@pytest.mark.parametrize(
+    ("sections", "count"),
+    [
+        # Those of evaluations are there beside those of training.
+        ({}, 8),
+        ({"validate": {"enabled": False}}, 4),
+        ({"scenario": {"num_test_envs": 3}}, 7),
+        ({"validate": {"enabled": False}, "rl": {"num_test_iterations": 2}}, 8),
+    ],
+)
+def test_environments_that_do_not_fit_are_refused_before_a_run(
+    tmp_path, monkeypatch, sections, count
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    tree = {
+        "trainer": "vanilla_ppo",
+        "scenario": {
+            "type": "gymnasium",
+            "id": "CartPole-v1",
+            "num_envs": 4,
+            "vectorization": "ray",
+        },
+        "settings": {"runs_folder": str(tmp_path), "cluster": {"cpus": count - 1}},
+    }
+    tree = tiny.merged(tree, sections)
+    said = rf"scenario\.num_envs \(.*: {count} actors with 1 CPU each do not fit: {count - 1} do "
+    with pytest.raises(ConfigError, match=said):
+        prepare(tree)
+    tree["settings"]["cluster"]["cpus"] = count
+    prepare(tree)

@@ -120,7 +120,12 @@ class RayExecutor(Executor):
     @classmethod
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """More actors than the cluster can hold; a cluster is joined for that, and none started."""
-        yield from room.findings(check, "workers")
+        yield from cls.unplaced(check, "workers")
+
+    @classmethod
+    def unplaced(cls, check: Preflight, key: str) -> Iterable[Finding]:
+        """What does not fit in the cluster; see the base class."""
+        yield from room.findings(check, key)
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)

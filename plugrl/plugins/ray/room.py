@@ -63,8 +63,11 @@ def findings(check: Preflight, key: str) -> Iterator[Finding]:
 
 
 def demands(check: Preflight) -> list[Demand]:
-    """All actors of the configuration but those of environments."""
+    """All actors of the configuration."""
     found = []
+    scenario = check.root.get("scenario") or {}
+    if scenario.get("vectorization") == "ray":
+        found.append(Demand("scenario", "environments", _copies(scenario, check), {_CPU: 1.0}))
     executor = (check.root.get("rollout_worker") or {}).get("executor")
     if _is(executor, "ray"):
         path = "rollout_worker.executor"
@@ -116,6 +119,15 @@ def _machines(section: Mapping[str, Any], wanted: list[Demand]) -> tuple[list[cl
     here |= {n: _PLENTY for each in wanted for n in each.each if n not in (_CPU, _GPU)}
     remedy = "write fewer, or settings.cluster.cpus, which may exceed the cores"
     return [cluster.Node("", "this machine", here)], remedy
+
+
+def _copies(scenario: Any, check: Preflight) -> int:
+    """Environments that there are at once: those of evaluations stay beside those of training."""
+    count: int = scenario.num_envs
+    is_tested = (check.root.get("validate") or {}).get("enabled") or (
+        check.root.get("rl") or {}
+    ).get("num_test_iterations")
+    return count + (scenario.num_test_envs or count if is_tested else 0)
 
 
 def _is(section: Any, name: str) -> bool:

@@ -195,6 +195,8 @@ class GymnasiumScenario(Scenario):
             self._try_native(recipe)
         except ConfigError as error:
             yield f"{path}.vectorization", str(error)
+        if self.config.vectorization == RAY:
+            yield from check.registry.get("executor", RAY).unplaced(check, "num_envs")
         film = (check.root.get("validate") or {}).get("film", "none")
         if film != "none":
             from plugrl.core.tensordict.environment.film import missing

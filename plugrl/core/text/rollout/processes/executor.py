@@ -15,6 +15,9 @@ from plugrl.core.errors import UsageError
 from plugrl.core.text.rollout.processes.handle import ProcessHandle, WorkerHandle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.text.rollout.processes.messages import Setup
 
 
@@ -56,6 +59,16 @@ class Executor(Component, ABC):
     """
 
     Config: ClassVar[type] = ExecutorConfig
+
+    @classmethod
+    def unplaced(cls, check: Preflight, key: str) -> Iterable[Finding]:
+        """Why the processes of the component at ``check.path`` do not fit, before a run begins.
+
+        Args:
+            check: of a component whose processes are in such places.
+            key: of its section; says how many there are.
+        """
+        return ()
 
     @property
     def workers(self) -> int:
