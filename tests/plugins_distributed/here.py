@@ -118,6 +118,7 @@ class RankHere:
     """The ranks of a service of one worker, in this process."""
 
     turns = ((0, 1),)
+    places = ()
 
     def __init__(self):
         self._rank = RankWorker()

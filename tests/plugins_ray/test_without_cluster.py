@@ -1,8 +1,11 @@
 """What is known of clusters, files and faults before any cluster runs."""
 
 import os
+import subprocess
+import sys
 
 import pytest
+from waiting import wait_until
 
 from plugrl.core.config.check import configure
 from plugrl.core.config.plan import batch_plan
@@ -88,6 +91,36 @@ def test_a_failure_is_one_line_that_names_who_where_what_and_when():
         "problem 7 in step 4"
     )
     assert errors.reason(GetTimeoutError("x\ny")) == "did not answer in time"
+
+
+def test_a_process_that_hears_nothing_goes_with_its_actor():
+    """Code may let no other code run, and what it has started belongs to it."""
+    program = """
+import subprocess, sys, time
+from plugrl.plugins.ray.relay import Relay
+
+def deaf(files):
+    return subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], process_group=0)
+
+relay = Relay(deaf, {}, [])
+print(relay._process.pid, flush=True)
+time.sleep(600)
+"""
+    actor = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    group = int(actor.stdout.readline())
+    wait_until(lambda: len(_group(group)) == 3)
+    actor.kill()
+    actor.wait()
+    actor.stdout.close()
+    wait_until(lambda: not _group(group))
+
+
+def _group(number):
+    """The processes of a group that have not ended."""
+    words = ["ps", "-wweo", "pgid,stat", "--no-headers"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return [stat for group, stat in rows if int(group) == number and stat[0] != "Z"]
 
 
 @pytest.fixture

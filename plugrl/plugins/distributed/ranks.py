@@ -11,7 +11,13 @@ from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.run.process.memory import lacks_memory
 from plugrl.plugins.distributed import wire
-from plugrl.plugins.ray.cluster import check_nodes, connect, load_ray, unplaceable
+from plugrl.plugins.ray.cluster import (
+    check_nodes,
+    connect,
+    described_packages,
+    load_ray,
+    unplaceable,
+)
 from plugrl.plugins.ray.errors import failure
 
 #: What a rank did, in messages, by the method that it was asked for.
@@ -121,6 +127,16 @@ class Ranks:
         return [
             (self._machine_of[:rank].count(machine), self._machine_of.count(machine))
             for rank, machine in enumerate(self._machine_of)
+        ]
+
+    @property
+    def places(self) -> list[dict[str, str]]:
+        """Where each rank is: address of the machine, process, and what is installed there."""
+        # All machines have the versions of this one, as was checked.
+        versions = described_packages()
+        return [
+            {"node": node, "pid": str(process), "versions": versions}
+            for node, process in zip(self._nodes, self.processes, strict=True)
         ]
 
     def each(self, method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from plugrl.core.run.process.cluster import settings
+from plugrl.core.text.rollout.processes.process import IDLE
 from plugrl.plugins.ray import cluster
 from plugrl.plugins.ray.errors import reason
 
@@ -45,7 +46,7 @@ class Channel:
         self.socket, there = socket.socketpair()
         self.connection = Connection(os.dup(self.socket.fileno()))
         self.place: dict[str, str] = {}
-        self.beats, self.running = 0, -1
+        self.beats, self.running = 0, IDLE
         self.lost = False
         self._how = ""
         self._ray = cluster.load_ray()
@@ -97,8 +98,9 @@ class Channel:
                     there.send_bytes(message)
         except self._ray.exceptions.RayError as error:
             self._how, self.beats = reason(error), 0
-            # Ray ends actors for want of memory, and knows nothing of the process that took it.
-            self.lost = not isinstance(error, self._ray.exceptions.OutOfMemoryError)
+            # For want of memory Ray ends actors of its choice: code that ran may have taken it.
+            lacked = isinstance(error, self._ray.exceptions.OutOfMemoryError)
+            self.lost = not lacked or self.running == IDLE
         except (OSError, SystemExit):  # the run has closed its end, or left the cluster
             return
         finally:

@@ -185,6 +185,11 @@ def packages(distributions: Iterable[str | None]) -> dict[str, str]:
     return {"Python": platform.python_version()} | {name: _version(name) for name in names}
 
 
+def described_packages() -> str:
+    """What is installed here, in a line, as lists of actors tell it."""
+    return ", ".join(f"{name} {version}" for name, version in packages(["ray"]).items())
+
+
 def check_nodes(distributions: Iterable[str | None]) -> None:
     """Check that every machine has the versions of this one.
 

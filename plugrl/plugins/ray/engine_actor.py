@@ -16,12 +16,13 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.plugins.user_code.relocation import relocate, relocated_values
+from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.rollout.processes.messages import Sent, pack_error
 from plugrl.plugins.distributed import wire
 from plugrl.plugins.distributed.weight_link import Bucket, Link, Receiver, memory_name
-from plugrl.plugins.ray.cluster import load_ray, packages
+from plugrl.plugins.ray.cluster import described_packages, load_ray
 from plugrl.plugins.ray.files import Files, provide
 
 #: Makes the weights of frozen ones and what an adapter adds.
@@ -90,7 +91,7 @@ class EngineActor:
         return {
             "node": load_ray().util.get_node_ip_address(),
             "pid": str(os.getpid()),
-            "versions": ", ".join(f"{name} {each}" for name, each in packages(["ray"]).items()),
+            "versions": described_packages(),
         }
 
     async def load(self) -> Outcome:
@@ -99,12 +100,13 @@ class EngineActor:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> Outcome:
         """What the engine's own ``generate`` gives."""
-        return await _outcome(self._service.generate, requests)
+        return await _outcome(self._generate, requests)
 
     async def complete(self, request: GenerationRequest) -> Outcome:
         """What the engine's own ``complete`` gives; cancelling the task cancels the request."""
         try:
             answer: Completion = await self._service.complete(request)
+            self._check([answer], [request])
         except (Exception, SystemExit) as error:
             return None, pack_error(error)
         return answer, None
@@ -126,6 +128,14 @@ class EngineActor:
     ) -> Outcome:
         """Take weights that others send at the same time, as engine ``number`` of a link."""
         return await _outcome(self._receive, number, version, link, transfer, buckets)
+
+    def _generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        return self._check(self._service.generate(requests), requests)
+
+    def _check(self, answers: Any, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        # Here, since what is no answer may not be something that can be sent either.
+        service = self._service
+        return check_completions(self._setup.spec.name, answers, requests, service.vocabulary_size)
 
     def _receive(
         self, number: int, version: int, link: Link, transfer: int, buckets: Sequence[Bucket]

@@ -7,12 +7,13 @@ main thread. So it is known which attempt ended it and how, and code that blocks
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
-from plugrl.plugins.ray.cluster import packages
+from plugrl.plugins.ray.cluster import described_packages
 from plugrl.plugins.ray.files import Files, provide
 
 #: Bytes of messages that one answer brings; a message may be larger.
@@ -48,6 +49,13 @@ class Relay:
     ) -> None:
         sys.path += [path for path in paths if path not in sys.path and os.path.exists(path)]
         self._process = start(provide(files))
+        # The process ends when its connection does, unless its code lets no other code of it run,
+        # as long as it takes memory for example; and it may have started others.
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$0"', str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            process_group=0,
+        )
         self._ended = ""
 
     def place(self) -> dict[str, str]:
@@ -57,7 +65,7 @@ class Relay:
         return {
             "node": str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]
             "pid": str(self._process.pid),
-            "versions": ", ".join(f"{name} {each}" for name, each in packages(["ray"]).items()),
+            "versions": described_packages(),
         }
 
     def send(self, data: bytes) -> None:
@@ -87,4 +95,5 @@ class Relay:
             except (EOFError, OSError):
                 running = getattr(process, "running_attempt", -1)
                 self._ended = process.end() or "ended"
+                self._guard.kill()
         return messages, 0 if self._ended else getattr(process, "beats", 0), running, self._ended

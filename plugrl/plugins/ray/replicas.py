@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from plugrl.core.errors import EngineLost, RunError
+from plugrl.core.errors import ContractError, EngineLost, RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.endpoint.clients.callables import DaemonThreads
 from plugrl.core.text.inference.services import AdapterWeights
@@ -145,8 +145,7 @@ class Replicas:
     def places(self) -> list[dict[str, str]]:
         """Where the replicas are; of one that starts, nothing."""
         return [
-            seat.place
-            and {"name": f"{self._name(number)} on node {seat.place['node']}", **seat.place}
+            seat.place and {"name": self._where(number, seat), **seat.place}
             for number, seat in enumerate(self._seats)
         ]
 
@@ -196,7 +195,7 @@ class Replicas:
             Exception: what the first engine that failed has raised.
         """
         outcomes = self._outcomes(method, asked, tasks)
-        return {number: _value(outcomes[number]) for number in asked}
+        return {n: self._answer(n, self._seat(n), outcomes[n], tasks[n]) for n in asked}
 
     def _outcomes(
         self, method: str, asked: Mapping[int, Sequence[Any]], tasks: Mapping[int, Task]
@@ -235,7 +234,8 @@ class Replicas:
             error: BaseException
             try:
                 answer = asyncio.wrap_future(ref.future())
-                return _value(await asyncio.wait_for(answer, self._timeout))
+                outcome = _outcome(await asyncio.wait_for(answer, self._timeout))
+                return self._answer(number, seat, outcome, task)
             except asyncio.CancelledError:
                 self._ray.cancel(ref)
                 raise
@@ -258,7 +258,7 @@ class Replicas:
             Exception: what the engine raises; then nothing counts as given.
         """
         shared = [
-            self._put(wire.pack(dict(value))) if isinstance(value, Mapping) else value
+            self._put(wire.pack(dict(value)), version) if isinstance(value, Mapping) else value
             for value in arguments
         ]
         self._give_all(version, "give", (method, *shared))
@@ -272,9 +272,9 @@ class Replicas:
         """
         edition, frozen = self._frozen
         if edition is not weights.edition:
-            frozen = self._put(wire.pack(dict(weights.frozen())))
+            frozen = self._put(wire.pack(dict(weights.frozen())), version)
             self._frozen = weights.edition, frozen
-        given = (frozen, self._put(weights.products), weights.merge, version)
+        given = (frozen, self._put(weights.products, version), weights.merge, version)
         self._give_all(version, "give_adapter", given)
 
     def _give_all(self, version: int, method: str, given: tuple[Any, ...]) -> None:
@@ -359,13 +359,16 @@ class Replicas:
             self._given = present
         return not lost
 
-    def _put(self, value: Any) -> Any:
-        """What stands for a value that is in the object store."""
+    def _put(self, value: Any, version: int) -> Any:
+        """What stands for weights of a version that are in the object store."""
         try:
             return self._ray.put(value)
         except self._ray.exceptions.RayError as error:
+            node = self._ray.util.get_node_ip_address()
             raise RunError(
-                f"giving the weights of model {self._model!r} to its replicas {reason(error)}"
+                f"putting version {version} of the weights of model {self._model!r} into the "
+                f"object store of node {node} {reason(error)}; free some of the disk that has "
+                "/tmp/ray, or raise settings.cluster.object_store_memory"
             ) from error
 
     def _send(
@@ -486,6 +489,18 @@ class Replicas:
 
     def _name(self, number: int) -> str:
         return f"replica {number + 1} of model {self._model!r}"
+
+    def _where(self, number: int, seat: _Seat) -> str:
+        return f"{self._name(number)} on node {seat.place['node']}"
+
+    def _answer(self, number: int, seat: _Seat | None, outcome: Outcome, task: Task) -> Any:
+        """What a replica answered; raises what its engine raised, and who broke its contract."""
+        try:
+            return _value(outcome)
+        except ContractError as error:
+            where = self._name(number) if seat is None else self._where(number, seat)
+            when = "" if task.step is None else f" in step {task.step}"
+            raise ContractError(f"{error} ({where}, while it {task.text}{when})") from error
 
 
 def _value(outcome: Outcome) -> Any:

@@ -208,6 +208,12 @@ def unpicklable(task):
     return trajectory
 
 
+def large(task):
+    trajectory = plain(task)[0]
+    trajectory.extra_fields["blob"] = bytes(40_000_000)
+    return trajectory
+
+
 def raises(task):
     if task.item % 2:
         raise OSError("tool is down")
@@ -262,3 +268,22 @@ class Unbuildable(Turns):
         super().__init__(config)
         if in_a_worker_process():
             os._exit(9)
+
+
+class Eats(Turns):
+    """Takes memory until its process is ended."""
+
+    def between(self, task, turn):
+        if (task.item, task.run_id, turn) == (2, 0, 1) and self.eats(task):
+            held = []
+            while len(held) < 120:
+                held.append(bytes([len(held)]) * 10**8)
+            time.sleep(300)
+
+    def eats(self, task):
+        return True
+
+
+class EatsOnce(Eats):
+    def eats(self, task):
+        return first_time(task, "eat")

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.errors import ContractError, PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.text.rollout.failures import failed_trajectory, overrun, place_of, worker_label
 from plugrl.core.text.rollout.processes.handle import WorkerDied, WorkerHandle
@@ -154,7 +154,13 @@ class Seats(ABC):
         error = unpack_error(data)
         if not isinstance(error, PlugrlError):
             error = RunError(f"{seat.handle.name} failed: {one_line(error)}")
+        elif seat.handle.place and type(error) in (RunError, ContractError):
+            error = type(error)(f"{error} ({seat.handle.name}, in step {self._step_of(seat)})")
         raise error from _Remote(trace)
+
+    def _step_of(self, seat: Seat) -> int:
+        """The step of the attempts of a process; of several the latest."""
+        return max((self._items[number].context.step for number in seat.open), default=0)
 
     def _on_hung(self, seat: Seat, number: int) -> None:
         if number in seat.open:
