@@ -21,7 +21,12 @@ from plugrl.plugins.distributed.weight_link import Bucket, Slot, views
 from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.plugins.transformers.training.masters import MasterWeights
-from plugrl.plugins.transformers.training.spread import assign, spread_like, whole_tensor
+from plugrl.plugins.transformers.training.spread import (
+    assign,
+    spread_like,
+    storage_of,
+    whole_tensor,
+)
 
 if TYPE_CHECKING:
     from plugrl.core.text.inference.services import ModelSpec
@@ -205,7 +210,7 @@ class RankTrainService(LocalTrainService):
         names: dict[int, list[str]] = {}
         held = self._held()
         for name, value in held.items():
-            names.setdefault(_storage(value), []).append(name)
+            names.setdefault(storage_of(value), []).append(name)
         return [
             Slot(
                 tuple(own),
@@ -258,7 +263,7 @@ class RankTrainService(LocalTrainService):
         made: dict[int, torch.Tensor] = {}
         found = {}
         for name, value in spread.items():
-            place = _storage(value)
+            place = storage_of(value)
             if place not in made:
                 cast_to = dtype if dtype is not None and value.is_floating_point() else value.dtype
                 gathered = whole_tensor(value.detach().to(cast_to))
@@ -351,12 +356,6 @@ class RankTrainService(LocalTrainService):
         weights = self.gather(self._adapter.state_dict(), self._dtype)
         if weights:
             self._adapter.save(folder, weights)
-
-
-def _storage(value: torch.Tensor) -> int:
-    """Equal for tensors that are one, on every rank."""
-    local = value.to_local() if isinstance(value, DTensor) else value
-    return int(local.untyped_storage()._cdata)
 
 
 def _digest(weights: Mapping[str, torch.Tensor]) -> int:

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 
 from plugrl.core.run.checkpoints.shards import SavedShards, Shard, filled
+from plugrl.plugins.transformers.training.spread import storage_of
 
 
 def describe(
@@ -30,8 +31,7 @@ def describe(
         path: of the part.
     """
     if isinstance(value, DTensor):
-        storage = int(value.to_local().untyped_storage()._cdata)
-        name = names.setdefault(storage, path)
+        name = names.setdefault(storage_of(value), path)
         spread.setdefault(name, value)
         return Shard(name)
     if isinstance(value, Mapping):

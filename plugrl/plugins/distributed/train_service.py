@@ -8,7 +8,7 @@ and a rank needs no code of a user.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,6 +19,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run.checkpoints.shards import SavedShards, ShardedState
 from plugrl.core.text.batch import Batch
+from plugrl.core.text.endpoint.clients.callables import DaemonThreads
 from plugrl.core.text.inference.services import (
     AdapterWeights,
     InferenceService,
@@ -29,12 +30,11 @@ from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.core.text.learn.step import accumulate_gradient
-from plugrl.plugins.distributed.delivery import Delivery
 from plugrl.plugins.distributed.passes import Part, Plan, gradients_of
 from plugrl.plugins.distributed.plan import device_rows
 from plugrl.plugins.distributed.preflight import worker_findings
 from plugrl.plugins.distributed.ranks import Ranks, give_back, is_idle, take_ranks
-from plugrl.plugins.distributed.weight_link import Slot, fill_buckets
+from plugrl.plugins.distributed.weight_link import Bucket, Link, Slot, end, fill_buckets, size_of
 from plugrl.plugins.ray.engines import RayInferenceService
 from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
@@ -42,6 +42,7 @@ from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTra
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
     from plugrl.core.config.view import ConfigView
+    from plugrl.plugins.ray.replicas import Replicas
 
 #: Bytes of weights that are on their way from the ranks at the same time.
 _BUCKET = 2**30
@@ -96,7 +97,10 @@ class FsdpTrainService(TrainService):
     _ranks: Ranks | None = None
     _closed = False
     _base: dict[str, torch.Tensor] | None
-    _delivery: Delivery | None = None
+    #: To the replicas that were looked at last, and how often weights went over it.
+    _link: Link | None = None
+    _linked: tuple[Replicas, Sequence[int]] | None = None
+    _transfers = 0
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -133,7 +137,7 @@ class FsdpTrainService(TrainService):
         facts = ranks.each("load", given)
         self._packs = facts[0]["packs"]
         self._check_equal([each["digest"] for each in facts])
-        self._adapts, self._base = spec.adapter is not None, None
+        self._adapts, self._base, self._link = spec.adapter is not None, None, None
         self._draws = spec.adapter is not None and spec.adapter.dropout > 0
         self.optimizer_steps = 0
 
@@ -279,18 +283,77 @@ class FsdpTrainService(TrainService):
         return wanted and not self._adapts
 
     def _deliver(self, inference: RayInferenceService) -> None:
-        replicas, version = inference.replicas, self.version
-        if self._delivery is None or self._delivery.replicas is not replicas:
-            broadcast = self.config.transfer == "broadcast"
-            self._delivery = Delivery(
-                self.ranks, replicas, self._device, self.config.timeout, broadcast=broadcast
-            )
+        """Send whole weights to all replicas; where some die meanwhile, begin anew with others."""
+        version, buckets = self.version, self._buckets()
 
         def present() -> tuple[str, Any]:
             return "give", ("update_weights", self.ranks.refer("sent_weights"), version)
 
-        self.moved_bytes = self._delivery(self._buckets(), version, present)
+        while not self._send(inference.replicas, buckets, version, present):
+            pass
+        self.moved_bytes = sum(map(size_of, buckets))
         inference.version = version
+
+    def _send(
+        self,
+        replicas: Replicas,
+        buckets: Sequence[Bucket],
+        version: int,
+        present: Callable[[], tuple[str, Any]],
+    ) -> bool:
+        """Have all ranks send weights, and all replicas take them at the same time.
+
+        Args:
+            replicas: of the engine.
+            buckets: what is sent.
+            version: of the weights.
+            present: how a replica that takes over later gets them: a method of its actor, and
+                arguments.
+
+        Returns:
+            Whether all have them; else replicas have died and were replaced.
+
+        Raises:
+            RunError: a rank died, too many replicas have died, or one is not reached.
+            Exception: what an engine raises.
+        """
+        link = self._opened_link(replicas)
+        self._transfers += 1
+        sent = (link, self._transfers, buckets)
+        taken = DaemonThreads(1).submit(
+            lambda: replicas.take_sent(version, sent, lambda: end(link), present)
+        )
+        try:
+            faults = [fault for fault in self.ranks.all("send_weights", *sent) if fault]
+        except BaseException:
+            self._link = None
+            end(link)
+            raise
+        if faults:
+            self._link = None
+            end(link)
+        done: bool = taken.result()
+        if done and faults:
+            raise RunError(f"weights did not reach the engines: {faults[0]}")
+        return done
+
+    def _opened_link(self, replicas: Replicas) -> Link:
+        """The link to the replicas that live."""
+        places = replicas.memories()
+        linked = (replicas, replicas.lives)
+        if self._link is None or self._linked != linked:
+            self._linked, self._transfers = linked, 0
+            ranks, timeout = self.ranks, self.config.timeout
+            own: list[str] = ranks.all("memory", self._device)
+            shares = self.config.transfer != "broadcast"
+            near = [own.index(m) if m in own and shares else None for m in places]
+            ends = [own[0], *(m for m, rank in zip(places, near, strict=True) if rank is None)]
+            # NCCL takes no card twice.
+            cards = all(m.startswith("cuda") for m in ends) and len(set(ends)) == len(ends)
+            port = ranks.all("open_store", ranks.host, timeout)[0]
+            backend: Literal["gloo", "nccl"] = "nccl" if cards else "gloo"
+            self._link = Link(ranks.host, port, tuple(near), backend, timeout)
+        return self._link
 
     def _parts(self) -> tuple[dict[str, torch.Tensor], dict[str, Product]]:
         """The frozen weights and what the adapter adds; the former are gathered once."""

@@ -1,4 +1,11 @@
-"""Weights on their way from ranks to engines, in buckets: what either process does.
+"""Weights on their way from ranks to engines, in buckets: what each process does.
+
+1. The driver: ``FsdpTrainService.sync_to`` divides the weights into buckets, opens a :class:`Link`,
+   and has all ranks send and all engines receive at the same time.
+2. Each rank: ``RankWorker.send_weights`` gathers a bucket from all ranks
+   (``RankTrainService.fill``) and hands it over with its :class:`Sender`.
+3. Each engine: ``EngineActor.receive`` has a :class:`Receiver`, and its engine reads the weights
+   from :class:`Arriving`, bucket after bucket.
 
 An engine on the card of a rank, or on its machine where there are no cards, reads the memory of
 that rank. Others get a broadcast of rank 0, by NCCL between cards and by gloo between CPUs.

@@ -31,3 +31,9 @@ def whole_tensor(value: torch.Tensor) -> torch.Tensor:
     """The whole of a tensor; where it is spread over ranks, all of them must ask for it."""
     gather = getattr(value, "full_tensor", None)
     return value if gather is None else gather()  # type: ignore[no-any-return]
+
+
+def storage_of(value: torch.Tensor) -> int:
+    """Equal for tensors that are one, also where each rank has a part of them."""
+    local = value.to_local() if hasattr(value, "to_local") else value
+    return int(local.untyped_storage()._cdata)
