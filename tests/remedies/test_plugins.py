@@ -507,6 +507,7 @@ def test_options_that_a_tracker_recommends_are_there(cls):
         configure(cls, {name: value})
 
 
+_OF_RANKS = "of ranks and their devices: tests/plugins_distributed/test_faults.py"
 #: Texts that name no key, value or command, or of servers that only a test of them has.
 REASONS = {
     "plugins/kubernetes/": "of a cluster: tests/plugins_kubernetes has what is asked for",
@@ -518,7 +519,9 @@ REASONS = {
     ),
     "let the machines have one copy": "of several machines",
     "adamw_8bit is compiled": "of a compiler: tests/plugins_transformers/test_optimizers.py",
-    "plugins/distributed/ranks:": "of ranks and their memory: tests/plugins_distributed, tests/gpu",
+    "or micro_batch_size, set gradient_checkpointing: true, or take more workers": _OF_RANKS,
+    "take more models.NAME.train.workers with shard: full, or a smaller model": _OF_RANKS,
+    "are on one GPU; set models.NAME.train.gpus above 0.5": _OF_RANKS,
     "plugins/mlflow/tracker: mlflow: %s": "says what is done",
     "plugins/trackio/tracker: trackio: project": "says what is done",
     "plugins/jsonl/tracker: write a record": "says what failed",

@@ -202,16 +202,7 @@ class Ranks:
         cause = getattr(error, "cause", None)
         if isinstance(cause, PlugrlError):
             raise cause
-        if lacks_memory(cause):
-            raise RunError(
-                f"rank {rank} on node {self._nodes[rank]} ran out of memory while it "
-                f"{_phase(method)}; {_smaller(method)}"
-            ) from error
-        message = failure(error, actor=f"rank {rank}", node=self._nodes[rank], task=_phase(method))
-        # The process is gone, with whatever it could have said.
-        killed = f"; if it was, {_smaller(method)}" if "out of memory?" in message else ""
-        short = f"; {_smaller(method)}" if "low on memory" in message else ""
-        raise RunError(f"{message}{killed}{short}") from error
+        raise RunError(_told(error, rank, self._nodes[rank], method)) from error
 
     def _fail_silent(self, method: str, ranks: Sequence[int], seconds: float) -> NoReturn:
         """End all ranks and say which ones did not answer."""
@@ -296,6 +287,20 @@ def _smaller(method: str) -> str:
             "gradient_checkpointing: true, or take more workers"
         )
     return "take more models.NAME.train.workers with shard: full, or a smaller model"
+
+
+def _told(error: BaseException, rank: int, node: str, method: str) -> str:
+    """One line about the error of a rank, with what to lower where memory ran out."""
+    if lacks_memory(getattr(error, "cause", None)):
+        return (
+            f"rank {rank} on node {node} ran out of memory while it {_phase(method)}; "
+            f"{_smaller(method)}"
+        )
+    message = failure(error, actor=f"rank {rank}", node=node, task=_phase(method))
+    # The process is gone, with whatever it could have said.
+    killed = f"; if it was, {_smaller(method)}" if "out of memory?" in message else ""
+    short = f"; {_smaller(method)}" if "low on memory" in message else ""
+    return f"{message}{killed}{short}"
 
 
 def _weight(error: BaseException) -> int:
