@@ -36,6 +36,9 @@ def command(
             help="Also print memory and communication of each of so many devices that train.",
         ),
     ] = None,
+    machines: Annotated[
+        int, typer.Option("--machines", min=1, help="Which have the devices, as many each.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a configuration and print its batch plan.
@@ -43,9 +46,14 @@ def command(
     All faults come in one report: unknown keys, wrong types, unknown components, broken rules.
     """
     from plugrl.commands._output import emit_json
-    from plugrl.core.errors import ConfigError
+    from plugrl.core.errors import ConfigError, UsageError
     from plugrl.core.experiment import prepare
 
+    if (devices or 1) % machines:
+        raise UsageError(
+            f"--machines {machines}: they have as many devices each; give a number that divides "
+            f"--devices, which is {devices or 'not given'}"
+        )
     try:
         experiment = prepare(config, overrides or (), config_path=config_path or (), setup=setup)
     except ConfigError as error:
@@ -53,15 +61,18 @@ def command(
             raise
         emit_json({"ok": False, "faults": list(error.faults)})
         raise typer.Exit(error.exit_code) from None
-    report(experiment, devices=devices, as_json=as_json)
+    report(experiment, devices=devices, machines=machines, as_json=as_json)
 
 
-def report(experiment: Experiment, *, devices: int | None = None, as_json: bool) -> None:
+def report(
+    experiment: Experiment, *, devices: int | None = None, machines: int = 1, as_json: bool
+) -> None:
     """Print that a configuration is valid, what no schema describes, and the batch plan.
 
     Args:
         experiment: that was checked.
         devices: of which the plan is printed too; None: it is not.
+        machines: which have the devices.
         as_json: print JSON.
     """
     from plugrl.commands._output import emit_json
@@ -70,7 +81,7 @@ def report(experiment: Experiment, *, devices: int | None = None, as_json: bool)
 
     validated = experiment.validated
     rows = batch_plan(validated)
-    plans = {} if devices is None else device_plan(validated, devices)
+    plans = {} if devices is None else device_plan(validated, devices, machines)
     if as_json:
         plan = [{"what": what, "count": count} for what, count in rows]
         unchecked = {"unchecked": validated.unchecked, "did_you_mean": validated.meant}
@@ -85,5 +96,6 @@ def report(experiment: Experiment, *, devices: int | None = None, as_json: bool)
     if rows:
         print(plan_text(rows))
     for name, each in plans.items():
-        print(f"\nmodel {name} on {devices} devices")
+        where = f" of {machines} machines" if machines > 1 else ""
+        print(f"\nmodel {name} on {devices} devices{where}")
         print(plan_text(each))

@@ -59,10 +59,12 @@ def test_validate_prints_what_each_device_holds(tmp_path, capsys, kind):
     (plan,) = json.loads(capsys.readouterr().out)["devices"].values()
     report(experiment, devices=2, as_json=False)
     printed = capsys.readouterr().out
-    assert "model policy on 2 devices" in printed
-    assert len(plan) == 9
+    assert "model policy on 2 devices\n" in printed
+    assert len(plan) == 10
     for what, amount in plan.items():
         assert f"{what}  " in printed
         assert amount in printed
+    report(experiment, devices=4, machines=2, as_json=False)
+    assert "model policy on 4 devices of 2 machines\n" in capsys.readouterr().out
     report(experiment, as_json=True)
     assert "devices" not in json.loads(capsys.readouterr().out)

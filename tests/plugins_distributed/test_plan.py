@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from here import spec
+
+# So that no test pays for the imports.
+from transformers import Qwen3ForCausalLM  # noqa: F401
 
 from plugrl.core.config.view import ConfigView
 from plugrl.plugins.distributed.plan import DevicePlan, ModelShape, device_rows
@@ -22,9 +26,10 @@ def entry(source, adapter=None, **train):
     return ConfigView(found, checked=True)
 
 
-def test_the_shape_of_a_published_model():
-    # Qwen3-0.6B, whose card says 0.6B parameters, 0.44B without embedding.
-    config = {
+#: Qwen3-0.6B, whose card says 0.6B parameters, 0.44B without embedding.
+PUBLISHED = {
+    "path": None,
+    "config": {
         "model_type": "qwen3",
         "hidden_size": 1024,
         "intermediate_size": 3072,
@@ -34,13 +39,14 @@ def test_the_shape_of_a_published_model():
         "head_dim": 128,
         "vocab_size": 151936,
         "tie_word_embeddings": True,
-    }
-    source = {
-        "path": None,
-        "config": config,
-        "tokenizer": {"characters": "ab"},
-        "dtype": "bfloat16",
-    }
+    },
+    "tokenizer": {"characters": "ab"},
+    "dtype": "bfloat16",
+}
+
+
+def test_the_shape_of_a_published_model():
+    source = PUBLISHED
     shape = ModelShape.of(entry(source))
     assert shape.parameters == 596_049_920
     # One embedding of 151,936 rows of 1,024, and the last norm.
@@ -48,41 +54,95 @@ def test_the_shape_of_a_published_model():
     assert (shape.layers, shape.bytes, shape.vocabulary) == (28, 2, 151936)
     lora = ModelShape.of(entry(source, {"r": 8, "target_modules": ["q_proj", "v_proj"]}))
     assert lora.trained == 28 * 8 * ((1024 + 2048) + (1024 + 1024))
+    # An adapter is in float32, whatever the model is in.
+    assert (lora.kept, lora.moments) == (4, 8 * lora.trained)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "moments"),
+    [
+        ({}, 4, 8 * 596_049_920),
+        # Moments are as precise as what is changed.
+        ({"master_weights": False}, 2, 4 * 596_049_920),
+        # 15,728,640 numbers of matrices in a layer; the embedding and norms have AdamW.
+        ({"optimizer": "muon"}, 4, 4 * 28 * 15_728_640 + 8 * 155_648_000),
+        # All but norms, of 28 x 2,304 + 1,024 numbers, in codes, with a scale for 256 and, for each
+        # moment of 28 x 7 + 1 matrices, what the codes mean.
+        (
+            {"optimizer": "adamw_8bit"},
+            4,
+            2 * (595_984_384 + 4 * 2_328_064 + 197 * 4 * 256) + 8 * 65_536,
+        ),
+    ],
+)
+def test_what_each_optimizer_keeps_of_a_published_model(options, kept, moments):
+    shape = ModelShape.of(entry(PUBLISHED, **options))
+    assert (shape.kept, shape.moments) == (kept, moments)
+
+
+SHAPE = ModelShape(
+    layers=2,
+    layer=100,
+    root=50,
+    trained=250,
+    hidden=8,
+    inner=16,
+    heads=12,
+    vocabulary=10,
+    bytes=2,
+    kept=4,
+    moments=2000,
+)
 
 
 def test_a_plan_by_hand():
-    shape = ModelShape(
-        layers=2,
-        layer=100,
-        root=50,
-        trained=250,
-        hidden=8,
-        inner=16,
-        heads=12,
-        vocabulary=10,
-        bytes=2,
-    )
-    one = DevicePlan.of(shape, 1, split=1, masters=True, **PLAN)
+    shape = SHAPE
+    one = DevicePlan.of(shape, 1, split=1, **PLAN)
     assert (one.weights, one.gradients, one.moments) == (1000, 1000, 2000)
     assert (one.gathered, one.received, one.synced) == (0, 0, 500)
-    four = DevicePlan.of(shape, 4, split=4, masters=True, **PLAN)
+    four = DevicePlan.of(shape, 4, split=4, **PLAN)
     assert (four.weights, four.gradients, four.moments) == (250, 250, 500)
     # 2 (2 x 100 + 50) of weights, 6 x (100 + 50) of gradients.
     assert four.gathered == 500 + 900
     # Three quarters of 2 x (400 + 50) and 4 x 250.
     assert four.received == 0.75 * (900 + 1000)
-    copies = DevicePlan.of(shape, 4, split=1, masters=True, **PLAN)
+    copies = DevicePlan.of(shape, 4, split=1, **PLAN)
     assert (copies.weights, copies.moments) == (1000, 2000)
     # Twice three quarters of the gradient.
     assert copies.received == 1500
-    adapter = DevicePlan.of(replace(shape, trained=20), 4, split=4, masters=True, **PLAN)
+    adapter = DevicePlan.of(replace(shape, trained=20), 4, split=4, **PLAN)
     assert (adapter.weights, adapter.gradients) == ((80 + 500) // 4, 20)
+
+
+def test_copies_on_machines_by_hand():
+    """Four devices of two machines: halves of everything, and a copy of each half."""
+    plan = DevicePlan.of(SHAPE, 4, split=2, **PLAN)
+    assert (plan.weights, plan.gradients, plan.moments) == (500, 500, 1000)
+    # Half of 2 x (400 + 50) and 4 x 250 within the machine; then the half of the gradient, 500,
+    # is summed with the other machine: twice a half of it.
+    assert plan.received == 950 + 500
+    assert plan.gathered == DevicePlan.of(SHAPE, 4, split=4, **PLAN).gathered
+
+
+# On 8 devices of 2 machines, with 8 bytes of moments for each of 596,049,920 parameters.
+@pytest.mark.parametrize(
+    ("shard", "split", "moments"),
+    [
+        ("full", "8, in 1 copies", "0.56 GiB"),
+        ("hybrid", "4, in 2 copies", "1.11 GiB"),
+        ("none", "1, in 8 copies", "4.44 GiB"),
+    ],
+)
+def test_each_way_to_split_is_planned_as_it_is(shard, split, moments):
+    rows = dict(device_rows(entry(PUBLISHED, shard=shard), 8, 2))
+    assert rows["split over devices"] == split
+    assert rows["moments of AdamW a device"] == moments
 
 
 def test_what_is_printed_adds_up():
     source = spec().source
     rows = dict(device_rows(entry(source, shard="full"), 2))
     assert rows["parameters"].startswith("2") or "," in rows["parameters"]
-    assert len(rows) == 9
+    assert len(rows) == 10
     nothing = ConfigView({**source.to_dict(), "config": {"model_type": "no such"}}, checked=True)
     assert device_rows(entry(nothing), 2) == []

@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -24,6 +23,8 @@ from plugrl.testing.suite.test_train_service import TrainServiceContract
 #: The number of a system call, and a place in ``struct tcp_info`` of Linux.
 PIDFD_GETFD, BYTES_RECEIVED = 438, 128
 
+#: What a plan reads of a train service.
+TRAIN = {"optimizer": "adamw", "master_weights": "auto"}
 SPLIT = {"micro_batch_size": 2, "head_chunk_tokens": 3}
 CASES = {
     "plain": (spec(), {}),
@@ -161,10 +162,8 @@ def test_two_ranks_hold_and_receive_what_was_planned(ranks, tmp_path):
     config = {**SIZES, "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 512}
     source = ConfigView({**spec().source.to_dict(), "config": config}, checked=True)
     service = ranks(replace(spec(), source=source))
-    shape = ModelShape.of(SimpleNamespace(source=source, get=lambda name, default=None: None))
-    plan = DevicePlan.of(
-        shape, 2, split=2, tokens=64, computed_again=False, head_tokens=64, masters=False
-    )
+    shape = ModelShape.of(ConfigView({"source": source, "train": TRAIN}, checked=True))
+    plan = DevicePlan.of(shape, 2, split=2, tokens=64, computed_again=False, head_tokens=64)
     service.forward_backward(batch(), loss({}))
     before = [received_bytes(process) for process in service.ranks.processes]
     service.forward_backward(batch(), loss({}))

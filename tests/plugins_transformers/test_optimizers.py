@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.learn.losses import WeightedLoss
+from plugrl.plugins.distributed.plan import ModelShape
 from plugrl.plugins.distributed.train_service import FsdpTrainConfig
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
@@ -74,6 +76,20 @@ def test_the_state_is_plain_tensors_within_mappings(service_with, name):
     found = leaves(service.state_dict()["optimizer"])
     assert found
     assert {type(leaf) for leaf in found} == {torch.Tensor}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_state_is_as_large_as_planned(service_with, spec, name):
+    service = service_with(name)
+    step(service)
+    held = service.state_dict()["optimizer"].values()
+    parts = [v for moments in held for v in moments.values()]
+    parts = [v for each in parts for v in (each.values() if isinstance(each, dict) else [each])]
+    source = {**spec().source, "config": {**spec().source.config, **WIDE}}
+    train = {"optimizer": name, "master_weights": "auto"}
+    shape = ModelShape.of(ConfigView({"source": source, "train": train}, checked=True))
+    # Steps are counted too, in a tensor of no dimension.
+    assert sum(value.nbytes for value in parts if value.dim()) == shape.moments
 
 
 @needs_torchao

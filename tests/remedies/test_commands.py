@@ -35,6 +35,8 @@ COMMANDS = [
     ("validte sft", "there is no command", meant("{} sft")),
     ("validte sft", "see plugrl --help", told("--help")),
     ("validate sft --jsn", "; did you mean --json?", meant("validate sft {}", r"mean (--\w+)\?")),
+    ("validate sft --devices 4 --machines 3", "give a number that divides --devices",
+     "validate sft --devices 4 --machines 2"),
     ("validate recipe=", "recipe= needs a value, such as",
      Read(r"such as (recipe=\S+)", "validate {}".format)),
     ("config schema section ppoo", "did you mean ppo?", meant("config schema section {}")),

@@ -57,21 +57,21 @@ def batch_plan(validated: ValidatedConfig) -> Rows:
     return rows
 
 
-def device_plan(validated: ValidatedConfig, devices: int) -> dict[str, Rows]:
+def device_plan(validated: ValidatedConfig, devices: int, machines: int) -> dict[str, Rows]:
     """Memory and communication of each of ``devices``, as rows, by the name of a trained model.
 
-    A train service says them with a class method ``device_plan(model, devices)``.
+    A train service says them with a class method ``device_plan(model, devices, machines)``.
     """
     plans = {
         f"{name}: {model}": rows
         for name, phase in validated.phases
-        for model, rows in device_plan(phase, devices).items()
+        for model, rows in device_plan(phase, devices, machines).items()
     }
     for name, model in (validated.hyper_params.get("models") or {}).items():
         record = validated.records.get(f"models.{name}.train")
         if record is not None and model.get("train") is not None:
             service = default_registry().load(record)
-            plans[name] = list(service.device_plan(model, devices))
+            plans[name] = list(service.device_plan(model, devices, machines))
     return plans
 
 

@@ -6,16 +6,24 @@ ranks held and sent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plugrl.plugins.transformers.outline import options_of, parameter_count, trained_by_adapter
+from plugrl.plugins.transformers.outline import adapter_matrices, options_of, outlined
+from plugrl.plugins.transformers.training.optimizers import moment_bytes
 
-#: Bytes of a number of a gradient, and of the two moments of AdamW together.
-_GRADIENT, _MOMENTS = 4, 8
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+#: Bytes of a number of a gradient that is reduced over devices.
+_REDUCED = 4
 #: Bytes of the numbers that the vocabulary projection of a token holds: logits in float32, their
 #: log-probabilities, and the gradient of either.
 _LOGIT = 16
+#: What the optimizers are called.
+_OPTIMIZERS = {"adamw": "AdamW", "adamw_8bit": "AdamW in 8 bits", "muon": "Muon and AdamW"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,8 @@ class ModelShape:
         hidden, inner, heads, vocabulary: numbers of a hidden state, of the state within a
             feed-forward layer, of all queries, keys and values of a token, and of its logits.
         bytes: of a number as it is computed with.
+        kept: bytes of a number of a trained parameter, as the optimizer changes it.
+        moments: bytes of what the optimizer keeps of all that is trained.
     """
 
     layers: int
@@ -41,6 +51,8 @@ class ModelShape:
     heads: int
     vocabulary: int
     bytes: int
+    kept: int
+    moments: int
 
     @property
     def parameters(self) -> int:
@@ -52,32 +64,61 @@ class ModelShape:
         """The shape of a model's section; None: its source says too little.
 
         Args:
-            model: an entry of ``models``.
+            model: an entry of ``models``, with its train service.
         """
         options = options_of(model.source)
         layers = options.get("num_hidden_layers") or options.get("n_layer")
-        name = "num_hidden_layers" if options.get("num_hidden_layers") else "n_layer"
-        counts = [parameter_count({**options, name: number}) for number in (1, 2)]
-        if not isinstance(layers, int) or None in counts:
+        try:
+            few = [outlined(options, number) for number in (1, 2)]
+        except Exception:
+            # Another finding says what is wrong with the source.
             return None
-        one, two = (int(count) for count in counts if count is not None)
-        layer, hidden = two - one, int(options.get("hidden_size") or options.get("n_embd") or 0)
+        if not isinstance(layers, int):
+            return None
+        adapter, train = model.get("adapter"), model.train
+        number = 4 if model.source.dtype == "float32" else 2
+        # Adapters are in float32, and so are copies of what is computed in less.
+        copied = adapter is not None or train.master_weights in (True, "auto")
+        kept = 4 if copied else number
+        optimizer = train.get("optimizer") or "adamw"
+        trained = [_trained(each, adapter) for each in few]
+        moments = [moment_bytes(optimizer, *each, kept) for each in trained]
+        counts = [sum(each.numel() for each in own.values()) for own, _ in trained]
+        sizes = [sum(each.numel() for each in own.parameters()) for own in few]
+        hidden = int(options.get("hidden_size") or options.get("n_embd") or 0)
         queries = int(options.get("num_attention_heads") or options.get("n_head") or 1)
         width = int(options.get("head_dim") or hidden // queries)
         keys = int(options.get("num_key_value_heads") or queries)
-        adapter = model.get("adapter")
-        whole = layers * layer + one - layer
         return cls(
             layers=layers,
-            layer=layer,
-            root=one - layer,
-            trained=whole if adapter is None else trained_by_adapter(options, adapter, layers),
+            layer=sizes[1] - sizes[0],
+            root=2 * sizes[0] - sizes[1],
+            trained=_of_layers(layers, counts),
             hidden=hidden,
             inner=int(options.get("intermediate_size") or 4 * hidden),
             heads=(queries + 2 * keys) * width,
             vocabulary=int(options.get("vocab_size") or 0),
-            bytes=4 if model.source.dtype == "float32" else 2,
+            bytes=number,
+            kept=kept,
+            moments=_of_layers(layers, moments),
         )
+
+
+def _of_layers(layers: int, few: list[int]) -> int:
+    """A number of a model of so many layers, from those of models of one and of two."""
+    return few[0] + (layers - 1) * (few[1] - few[0])
+
+
+def _trained(
+    model: PreTrainedModel, adapter: Any
+) -> tuple[Mapping[str, torch.nn.Parameter], set[str]]:
+    """What is trained, by name, and which of it holds a row for each token."""
+    if adapter is not None:
+        return {str(n): each for n, each in enumerate(adapter_matrices(model, adapter))}, set()
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    rows = {id(table.weight) for table in tables if table is not None}
+    own = dict(model.named_parameters())
+    return own, {name for name, each in own.items() if id(each) in rows}
 
 
 @dataclass(frozen=True)
@@ -85,9 +126,9 @@ class DevicePlan:
     """Bytes of one device.
 
     Attributes:
-        weights: that it keeps: its part of the trained ones in float32, and of the frozen ones.
-        gradients: its part of them, in float32.
-        moments: its part of the two of AdamW.
+        weights: that it keeps: its part of the trained ones, and of the frozen ones.
+        gradients: its part of them.
+        moments: its part of what the optimizer keeps.
         gathered: whole weights and gradients that are there at the same time at most.
         activations: of one micro-batch, an estimate.
         received: over the network in an optimizer step of one micro-batch.
@@ -117,7 +158,6 @@ class DevicePlan:
         tokens: int,
         computed_again: bool,
         head_tokens: int,
-        masters: bool,
     ) -> DevicePlan:
         """The plan of one of ``devices``.
 
@@ -128,16 +168,13 @@ class DevicePlan:
             tokens: of a micro-batch.
             computed_again: whether layers are computed again in the backward pass.
             head_tokens: of which logits are there at the same time.
-            masters: whether trained weights are kept in float32.
         """
-        kept = 4 if masters else shape.bytes
         adapter = shape.trained < shape.parameters
         frozen = shape.parameters if adapter else 0
-        gradient = shape.trained * _GRADIENT // split
         # Two layers: the one that is computed, and the next, which is fetched meanwhile. Where all
         # is trained, their gradients: as computed, and in float32 to be reduced.
-        layer_bytes = shape.bytes * 2 + (0 if adapter else shape.bytes + _GRADIENT)
-        root_bytes = shape.bytes + (0 if adapter else shape.bytes + _GRADIENT)
+        layer_bytes = shape.bytes * 2 + (0 if adapter else shape.bytes + _REDUCED)
+        root_bytes = shape.bytes + (0 if adapter else shape.bytes + _REDUCED)
         gathered = shape.layer * layer_bytes + shape.root * root_bytes if devices > 1 else 0
         per_token = shape.bytes * (6 * shape.hidden + 2 * shape.heads + 4 * shape.inner)
         kept_token = shape.bytes * shape.hidden * shape.layers
@@ -148,12 +185,12 @@ class DevicePlan:
         other = (split - 1) / split
         copies = devices // split
         fetched = 2 * shape.layers * shape.layer + shape.root
-        received = other * (fetched * shape.bytes + shape.trained * _GRADIENT)
-        received += 2 * (copies - 1) / copies * gradient
+        received = other * (fetched * shape.bytes + shape.trained * _REDUCED)
+        received += 2 * (copies - 1) / copies * shape.trained * _REDUCED / split
         return cls(
-            weights=(shape.trained * kept + frozen * shape.bytes) // split,
-            gradients=gradient,
-            moments=shape.trained * _MOMENTS // split,
+            weights=(shape.trained * shape.kept + frozen * shape.bytes) // split,
+            gradients=shape.trained * shape.kept // split,
+            moments=shape.moments // split,
             gathered=gathered,
             activations=activations,
             received=int(received),
@@ -161,35 +198,37 @@ class DevicePlan:
         )
 
 
-def device_rows(model: Any, devices: int) -> list[tuple[str, str]]:
+def device_rows(model: Any, devices: int, machines: int = 1) -> list[tuple[str, str]]:
     """The plan of a trained model as (what, how much); empty: its source says too little.
 
     Args:
         model: an entry of ``models``, with its train service.
         devices: how many train it.
+        machines: which have them, as many each.
     """
     from plugrl.core.run.process.memory import format_gib
 
     shape, train = ModelShape.of(model), model.train
     if shape is None:
         return []
-    shard = train.get("shard") or "full"
+    copies = {"hybrid": machines, "none": devices}.get(train.get("shard") or "full", 1)
     length = int(options_of(model.source).get("max_position_embeddings") or 1024)
     tokens = train.micro_batch_tokens or min(train.micro_batch_size * length, 2**20)
     plan = DevicePlan.of(
         shape,
         devices,
-        split=1 if shard == "none" else devices,
+        split=devices // copies,
         tokens=tokens,
         computed_again=train.gradient_checkpointing,
         head_tokens=train.head_chunk_tokens,
-        masters=shape.bytes < 4 and train.master_weights in (True, "auto"),
     )
+    optimizer = _OPTIMIZERS[train.get("optimizer") or "adamw"]
     return [
         ("parameters", f"{shape.parameters:,} ({shape.trained:,} trained)"),
+        ("split over devices", f"{devices // copies}, in {copies} copies"),
         ("weights a device", format_gib(plan.weights)),
         ("gradients a device", format_gib(plan.gradients)),
-        ("moments of AdamW a device", format_gib(plan.moments)),
+        (f"moments of {optimizer} a device", format_gib(plan.moments)),
         ("gathered layers a device, at most", format_gib(plan.gathered)),
         (f"activations of {tokens:,} tokens, about", format_gib(plan.activations)),
         ("memory a device, about", format_gib(plan.memory)),

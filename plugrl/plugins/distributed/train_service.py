@@ -109,9 +109,11 @@ class FsdpTrainService(TrainService):
         yield from worker_findings(check)
 
     @classmethod
-    def device_plan(cls, model: ConfigView, devices: int) -> Sequence[tuple[str, str]]:
+    def device_plan(
+        cls, model: ConfigView, devices: int, machines: int
+    ) -> Sequence[tuple[str, str]]:
         """What each of ``devices`` holds and receives."""
-        return device_rows(model, devices)
+        return device_rows(model, devices, machines)
 
     def load(self, spec: ModelSpec) -> None:
         """Start the ranks and let each load its part of the model.

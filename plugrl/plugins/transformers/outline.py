@@ -11,6 +11,9 @@ from plugrl.core.hub.hub import model_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import torch
+    from transformers import PreTrainedModel
+
 #: No model has more; their names alone would take minutes.
 _MOST_LAYERS = 10_000
 #: Options that hold an entry for each layer.
@@ -103,6 +106,29 @@ def vocabulary_size(source: Any, tokenizer: Any) -> int:
         return known
 
 
+def outlined(options: Mapping[str, Any], layers: int | None = None) -> PreTrainedModel:
+    """The model of a configuration, without memory.
+
+    Args:
+        options: of the ``transformers`` configuration, with ``model_type``.
+        layers: how many it gets; None: those of the configuration.
+
+    Raises:
+        Exception: no such model can be made.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    # What is written for each layer has the wrong length now.
+    given = {key: value for key, value in options.items() if key not in _BY_LAYER}
+    if layers is not None:
+        given["num_hidden_layers" if "num_hidden_layers" in given else "n_layer"] = layers
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        config = AutoConfig.for_model(given.pop("model_type"), **given)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
 def parameter_count(options: Mapping[str, Any]) -> int | None:
     """How many parameters a model of a configuration has; None: no such model can be made.
 
@@ -113,20 +139,12 @@ def parameter_count(options: Mapping[str, Any]) -> int | None:
     Args:
         options: of the ``transformers`` configuration, with ``model_type``.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     layers = options.get("num_hidden_layers")
     few = (1, 2) if isinstance(layers, int) and layers > 2 else (layers,)
     counts = []
     for number in few:
-        # What is written for each layer has the wrong length now.
-        given = {key: value for key, value in options.items() if key not in _BY_LAYER}
-        given |= {} if number is None else {"num_hidden_layers": number}
         try:
-            with torch.device("meta"), torch.random.fork_rng(devices=[]):
-                config = AutoConfig.for_model(given.pop("model_type"), **given)
-                model = AutoModelForCausalLM.from_config(config)
+            model = outlined(options, number)
         except Exception as error:
             return 2**63 if "overflow" in str(error) else None
         counts.append(sum(parameter.numel() for parameter in model.parameters()))
@@ -166,31 +184,21 @@ def options_of(source: Any) -> dict[str, Any]:
         return {}
 
 
-def trained_by_adapter(options: Mapping[str, Any], adapter: Any, layers: int) -> int:
-    """How many parameters a LoRA adapter has.
+def adapter_matrices(model: PreTrainedModel, adapter: Any) -> Iterator[torch.nn.Parameter]:
+    """The matrices that a LoRA adapter trains, without memory.
 
     Args:
-        options: of the ``transformers`` configuration of a model.
+        model: as :func:`outlined` gives it.
         adapter: its section.
-        layers: of the model.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.pytorch_utils import Conv1D
 
-    given = {key: value for key, value in options.items() if key not in _BY_LAYER}
-    name = "num_hidden_layers" if "num_hidden_layers" in given else "n_layer"
-    given[name] = 1
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        model = AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(given.pop("model_type"), **given)
-        )
     head = model.get_output_embeddings()
     wanted = adapter.target_modules
-    count = 0
     for path, module in model.named_modules():
         if module is head or not isinstance(module, (torch.nn.Linear, Conv1D)):
             continue
         if wanted == "auto" or any(f".{path}".endswith(f".{each}") for each in wanted):
-            count += adapter.r * sum(module.weight.shape)
-    return count * layers
+            for width in module.weight.shape:
+                yield torch.nn.Parameter(torch.empty(adapter.r, width, device="meta"))

@@ -118,11 +118,13 @@ class LocalTrainService(TrainService):
         yield from ((path, fault) for path, fault in faults.items() if fault is not None)
 
     @classmethod
-    def device_plan(cls, model: ConfigView, devices: int) -> Sequence[tuple[str, str]]:
+    def device_plan(
+        cls, model: ConfigView, devices: int, machines: int
+    ) -> Sequence[tuple[str, str]]:
         """What each of ``devices`` would hold and receive under the service ``fsdp``."""
         from plugrl.plugins.distributed.plan import device_rows
 
-        return device_rows(model, devices)
+        return device_rows(model, devices, machines)
 
     def load(self, spec: ModelSpec) -> None:
         """Load the model and make its optimizer.

@@ -266,12 +266,15 @@ class BaseTrainService(RenamedMethods, Component, ABC):
     serves: ClassVar[str] = "trainers of its own"
 
     @classmethod
-    def device_plan(cls, model: ConfigView, devices: int) -> Sequence[tuple[str, str]]:
+    def device_plan(
+        cls, model: ConfigView, devices: int, machines: int
+    ) -> Sequence[tuple[str, str]]:
         """Memory and communication of each of ``devices`` that train a model, as (what, how much).
 
         Args:
             model: its entry of ``models``.
             devices: how many there are.
+            machines: which have them, as many each.
 
         Returns:
             Nothing where the service trains on no devices of the run.

@@ -12,6 +12,8 @@ from plugrl.core.run.process.compiler import missing_compiler
 from plugrl.core.text.learn.optimizer import load_optimizer
 
 OptimizerName = Literal["adamw", "adamw_8bit", "muon"]
+#: Numbers of a parameter from which on torchao quantises its moments, and of one scale.
+_QUANTISED_FROM, _BLOCK = 4096, 256
 #: The tensors of a quantised moment, and that of AdamW's two which has a sign.
 _QUANTISED, _SIGNED = ("codes", "scale", "qmap"), "exp_avg"
 
@@ -69,10 +71,41 @@ def make_optimizer(
         made: torch.optim.Optimizer = AdamW8bit(list(parameters.values()), **adam)
         return made
     if name == "muon":
-        matrices = [n for n, p in parameters.items() if p.dim() == 2 and n not in embeddings]
-        others = [p for n, p in parameters.items() if n not in set(matrices)]
-        return MuonAndAdamW([parameters[n] for n in matrices], others, adam)
+        matrices = {n for n, p in parameters.items() if _is_for_muon(n, p, embeddings)}
+        others = [p for n, p in parameters.items() if n not in matrices]
+        return MuonAndAdamW([p for n, p in parameters.items() if n in matrices], others, adam)
     return torch.optim.AdamW(list(parameters.values()), **adam, fused=True)
+
+
+def _is_for_muon(name: str, parameter: torch.Tensor, embeddings: Collection[str]) -> bool:
+    return parameter.dim() == 2 and name not in embeddings
+
+
+def moment_bytes(
+    name: OptimizerName,
+    parameters: Mapping[str, torch.nn.Parameter],
+    embeddings: Collection[str],
+    number: int,
+) -> int:
+    """Bytes of what an optimizer of :func:`make_optimizer` keeps of parameters between steps.
+
+    Args:
+        name: of the optimizer.
+        parameters: by name; they need no memory.
+        embeddings: names of those that hold a row for each token.
+        number: bytes of a number of the parameters, as the optimizer changes them.
+    """
+    total = 0
+    for own, parameter in parameters.items():
+        count = parameter.numel()
+        if name == "adamw_8bit" and count >= _QUANTISED_FROM and count % _BLOCK == 0:
+            # Two moments: codes, a scale for each block, and what each of the 256 codes means.
+            total += 2 * (count + 4 * (count // _BLOCK) + 4 * 256)
+        elif name == "muon" and _is_for_muon(own, parameter, embeddings):
+            total += number * count
+        else:
+            total += 2 * number * count
+    return total
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
