@@ -114,6 +114,25 @@ def test_a_plan_by_hand():
     assert (adapter.weights, adapter.gradients) == ((80 + 500) // 4, 20)
 
 
+# A token has 2 x (6 x 8 + 2 x 12 + 4 x 16) = 272 bytes of states in a layer, and 16 of a hidden
+# state; of 1,024 tokens at once, each word of the vocabulary has 16 bytes.
+@pytest.mark.parametrize(
+    ("again", "vocabulary", "activations"),
+    [
+        # All layers, and 0.4 of the states of one, which is more than 160 KiB of logits.
+        (False, 10, 4096 * 272 * 2 + 445_644),
+        (False, 100, 4096 * 272 * 2 + 1024 * 100 * 16),
+        # Two hidden states, and 1.4 of the states of one layer; or the logits.
+        (True, 10, 4096 * 16 * 2 + 4096 * 272 + 445_644),
+        (True, 100, 4096 * 16 * 2 + 1024 * 100 * 16),
+    ],
+)
+def test_activations_by_hand(again, vocabulary, activations):
+    options = {**PLAN, "computed_again": again}
+    plan = DevicePlan.of(replace(SHAPE, vocabulary=vocabulary), 1, split=1, **options)
+    assert plan.activations == activations
+
+
 def test_copies_on_machines_by_hand():
     """Four devices of two machines: halves of everything, and a copy of each half."""
     plan = DevicePlan.of(SHAPE, 4, split=2, **PLAN)

@@ -22,6 +22,8 @@ _REDUCED = 4
 #: Bytes of the numbers that the vocabulary projection of a token holds: logits in float32, their
 #: log-probabilities, and the gradient of either.
 _LOGIT = 16
+#: Gradients of a layer's states that are there at the same time, as a share of the states.
+_UNDER_WAY = 0.4
 #: What the optimizers are called.
 _OPTIMIZERS = {"adamw": "AdamW", "adamw_8bit": "AdamW in 8 bits", "muon": "Muon and AdamW"}
 
@@ -177,11 +179,15 @@ class DevicePlan:
         root_bytes = shape.bytes + (0 if adapter else shape.bytes + _REDUCED)
         gathered = shape.layer * layer_bytes + shape.root * root_bytes if devices > 1 else 0
         per_token = shape.bytes * (6 * shape.hidden + 2 * shape.heads + 4 * shape.inner)
-        kept_token = shape.bytes * shape.hidden * shape.layers
-        activations = tokens * (
-            kept_token + per_token if computed_again else per_token * shape.layers
-        )
-        activations += min(tokens, head_tokens) * shape.vocabulary * _LOGIT
+        states = tokens * per_token
+        gradients = int(states * _UNDER_WAY)
+        logits = min(tokens, head_tokens) * shape.vocabulary * _LOGIT
+        # Logits are gone when the backward pass comes to the layers.
+        if computed_again:
+            activations = tokens * shape.bytes * shape.hidden * shape.layers
+            activations += max(states + gradients, logits)
+        else:
+            activations = states * shape.layers + max(gradients, logits)
         other = (split - 1) / split
         copies = devices // split
         fetched = 2 * shape.layers * shape.layer + shape.root
