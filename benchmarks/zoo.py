@@ -252,7 +252,7 @@ def train(jobs: Sequence[Job], given: argparse.Namespace) -> None:
             got = row.get("error") or f"{row['return']:.1f} in {row['cpu_seconds']} cpu s"
             print(f"{' '.join((job.pair, *job.overrides))} seed {job.seed}: {got}", file=sys.stderr)
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with ThreadPoolExecutor(given.jobs) as pool:
         try:
             list(pool.map(one, [job for job in jobs if job not in done]))
@@ -261,6 +261,7 @@ def train(jobs: Sequence[Job], given: argparse.Namespace) -> None:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in _RUNNING:
                 process.kill()
+            signal.signal(signal.SIGTERM, before)
 
 
 def table(result: dict[str, Any]) -> str:
