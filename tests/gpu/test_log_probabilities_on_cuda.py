@@ -35,7 +35,7 @@ COMMON = {
     "head_dim": 16,
     "max_position_embeddings": 128,
     # So large that some tokens are far likelier than others.
-    "initializer_range": 0.15,
+    "initializer_range": 0.12,
 }
 WINDOW = {"sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"]}
 NARROW = {k: v for k, v in COMMON.items() if k != "head_dim"}

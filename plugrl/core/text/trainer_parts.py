@@ -47,7 +47,7 @@ def decode_steps(params: ConfigView) -> dict[str, int]:
     """
     worker = params.get("rollout_worker") or {}
     steps, length = params.trainer.get("total_train_steps"), worker.get("max_response_length")
-    return {} if None in (steps, length) else {worker.model: steps * length}
+    return {} if None in (steps, length) else {worker["model"]: steps * length}
 
 
 def make_pool(params: ConfigView) -> TrajectoryPool:

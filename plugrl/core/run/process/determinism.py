@@ -30,7 +30,7 @@ def configure(setting: bool) -> None:
     # It is for the compiler of torch too, which it imports.
     torch.use_deterministic_algorithms(setting)
     # Nothing here reads memory before it is written.
-    torch.utils.deterministic.fill_uninitialized_memory = not setting
+    torch.utils.deterministic.fill_uninitialized_memory = not setting  # type: ignore[attr-defined]
     _switched_on = setting
 
 
