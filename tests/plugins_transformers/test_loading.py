@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from plugrl.core.errors import ConfigError
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer
 from plugrl.plugins.transformers.outline import misspelt_keys
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
+from tests.plugins_transformers.test_engine import FAMILIES
 
 
 def test_random_weights_depend_on_the_seed_alone(spec):
@@ -30,6 +31,22 @@ def test_a_saved_folder_loads_to_the_same_model_and_tokenizer(spec, tmp_path):
     assert read.encode("badge") == tokenizer.encode("badge")
     assert read.decode([*read.encode("badge"), read.eos_token_id]) == "badge"
     assert (read.pad_token_id, read.eos_token_id) == (0, 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_is_that_of_transformers(family, spec, tmp_path):
+    config = {"model_type": family, **FAMILIES[family]}
+    chosen = spec(config=config, tokenizer={"characters": "abcdefghijklmnop"})
+    load_model(chosen).save_pretrained(tmp_path)
+    load_tokenizer(chosen).wrapped.save_pretrained(tmp_path)
+    ours = load_model(spec(path=str(tmp_path), config={}, dtype="bfloat16"))
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    # Frequencies of rotary embeddings are no weights, and are not rounded.
+    buffers = dict(ours.named_buffers())
+    for name, each in theirs.named_buffers():
+        assert torch.equal(buffers[name].to(each.dtype), each)
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], weight)
 
 
 @pytest.mark.parametrize("content", [None, {}, {"config.json": "{oops"}, {"config.json": "{}"}])

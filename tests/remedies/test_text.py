@@ -1438,6 +1438,11 @@ TRIALS = [
                 Read(r"models\.policy\.train\.(\w+)=320", lambda name: {name: 80}),
             ),
             (
+                "set {}.micro_batch_{}",
+                {},
+                Read(r"set models\.policy\.train\.(micro_batch_size) below 64", lambda n: {n: 2}),
+            ),
+            (
                 "set {}.gradient_checkpointing=true",
                 {},
                 Read(r"set models\.policy\.train\.(\w+)=true", lambda name: {name: True}),

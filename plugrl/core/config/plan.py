@@ -145,6 +145,10 @@ def _lengths(worker: Any) -> Rows:
     return [("tokens a sequence, at most", f"{prompt} + {answer} = {prompt + answer}")]
 
 
+#: Rows of a micro-batch, where neither a setting nor the memory of a GPU says how many.
+MICRO_BATCH_ROWS = 64
+
+
 def _micro_batches(models: Any, sequences: int) -> Rows:
     rows: Rows = []
     trained = {
@@ -159,6 +163,9 @@ def _micro_batches(models: Any, sequences: int) -> Rows:
             rows.append((label, f"as many sequences each as fit into {tokens} tokens"))
         elif isinstance(size, int) and size > 0:
             rows.append((label, _divided(sequences, -(-sequences // size), of=size)))
+        elif "micro_batch_size" in service:
+            some = _divided(sequences, -(-sequences // MICRO_BATCH_ROWS), of=MICRO_BATCH_ROWS)
+            rows.append((label, f"{some}; on a GPU, as many tokens each as it has memory for"))
     return rows
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.core.errors import RunError
 from plugrl.core.run.process.memory import format_gib, lacks_memory, total_bytes
 from plugrl.core.text.batch import Batch
@@ -103,7 +104,9 @@ def _size(trainer: TrialTrainer, name: str) -> tuple[int, int]:
     loaded = attempts * trainer.trajectories_per_attempt()
     sequences = max(loaded, params.trajectory_pool.batch_size or 0)
     rows = -(-sequences // trainer.config.algorithm.minibatches)
-    fitting = train.get("micro_batch_size") or rows
+    # Where no setting says so, a service on a CPU takes so many, and one on a GPU what fits.
+    on_device = str(trainer.settings.device).startswith("cuda")
+    fitting = train.get("micro_batch_size") or (rows if on_device else MICRO_BATCH_ROWS)
     if train.get("micro_batch_tokens"):
         fitting = train.micro_batch_tokens // tokens
     # A unit is never split, however small the micro-batches are.

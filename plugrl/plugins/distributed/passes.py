@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.minibatches import unit_numbers
 from plugrl.plugins.transformers.training.micro_batches import MicroBatch, micro_batches
@@ -58,7 +59,7 @@ class Plan:
             share = batch if ranks == 1 else batch.select(rows)
             given = micro_batches(
                 share,
-                size=config.micro_batch_size,
+                size=config.micro_batch_size or MICRO_BATCH_ROWS,
                 tokens=config.micro_batch_tokens,
                 packs=packs,
                 device="cpu",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.plugins.transformers.outline import adapter_matrices, options_of, outlined
 from plugrl.plugins.transformers.training.optimizers import moment_bytes
 
@@ -61,6 +62,15 @@ class ModelShape:
         """Of the whole model, without an adapter."""
         return self.layers * self.layer + self.root
 
+    def states(self, tokens: int) -> int:
+        """Bytes that one layer keeps of tokens for the backward pass, an estimate."""
+        numbers = 6 * self.hidden + 2 * self.heads + 4 * self.inner
+        return tokens * self.bytes * numbers
+
+    def logits(self, tokens: int) -> int:
+        """Bytes of the projection to the vocabulary, of tokens that are there at the same time."""
+        return tokens * self.vocabulary * _LOGIT
+
     @classmethod
     def of(cls, model: Any) -> ModelShape | None:
         """The shape of a model's section; None: its source says too little.
@@ -68,7 +78,18 @@ class ModelShape:
         Args:
             model: an entry of ``models``, with its train service.
         """
-        options = options_of(model.source)
+        return cls.of_sections(model.source, model.get("adapter"), model.train)
+
+    @classmethod
+    def of_sections(cls, source: Any, adapter: Any, train: Any) -> ModelShape | None:
+        """As :meth:`of`, from the parts of the entry.
+
+        Args:
+            source: the section ``source`` of the model.
+            adapter: its section ``adapter``; None: all is trained.
+            train: the section of its train service.
+        """
+        options = options_of(source)
         layers = options.get("num_hidden_layers") or options.get("n_layer")
         try:
             few = [outlined(options, number) for number in (1, 2)]
@@ -77,8 +98,7 @@ class ModelShape:
             return None
         if not isinstance(layers, int):
             return None
-        adapter, train = model.get("adapter"), model.train
-        number = 4 if model.source.dtype == "float32" else 2
+        number = 4 if source.dtype == "float32" else 2
         # Adapters are in float32, and so are copies of what is computed in less.
         copied = adapter is not None or train.master_weights in (True, "auto")
         kept = 4 if copied else number
@@ -178,10 +198,9 @@ class DevicePlan:
         layer_bytes = shape.bytes * 2 + (0 if adapter else shape.bytes + _REDUCED)
         root_bytes = shape.bytes + (0 if adapter else shape.bytes + _REDUCED)
         gathered = shape.layer * layer_bytes + shape.root * root_bytes if devices > 1 else 0
-        per_token = shape.bytes * (6 * shape.hidden + 2 * shape.heads + 4 * shape.inner)
-        states = tokens * per_token
+        states = shape.states(tokens)
         gradients = int(states * _UNDER_WAY)
-        logits = min(tokens, head_tokens) * shape.vocabulary * _LOGIT
+        logits = shape.logits(min(tokens, head_tokens))
         # Logits are gone when the backward pass comes to the layers.
         if computed_again:
             activations = tokens * shape.bytes * shape.hidden * shape.layers
@@ -219,7 +238,8 @@ def device_rows(model: Any, devices: int, machines: int = 1) -> list[tuple[str, 
         return []
     copies = {"hybrid": machines, "none": devices}.get(train.get("shard") or "full", 1)
     length = int(options_of(model.source).get("max_position_embeddings") or 1024)
-    tokens = train.micro_batch_tokens or min(train.micro_batch_size * length, 2**20)
+    rows = train.micro_batch_size or MICRO_BATCH_ROWS
+    tokens = train.micro_batch_tokens or min(rows * length, 2**20)
     plan = DevicePlan.of(
         shape,
         devices,

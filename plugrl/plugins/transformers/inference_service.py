@@ -92,6 +92,7 @@ class TransformersInferenceService(InferenceService):
         """
         self._name = spec.name
         self._model, self._loaded = load_model(spec), spec.loaded
+        self._memory = None if spec.loaded is None else spec.loaded.memory
         self._tokenizer = load_tokenizer(spec)
         self._compiler = StepCompiler(
             self._model, spec.name, self.config.compile, spec.decode_steps
@@ -141,7 +142,7 @@ class TransformersInferenceService(InferenceService):
         """
         rows = [self._row(request) for request in requests]
         with self._starting:
-            decoder = self._idle.pop() if self._idle else Decoder(self._runner)
+            decoder = self._idle.pop() if self._idle else self._decoder()
         serving = Serving(decoder, self.config.max_batch_size)
         serving.waiting.extend(rows)
         while serving.busy:
@@ -244,7 +245,10 @@ class TransformersInferenceService(InferenceService):
             self.version = version
 
     def _serving(self) -> Serving:
-        return Serving(Decoder(self._runner), self.config.max_batch_size)
+        return Serving(self._decoder(), self.config.max_batch_size)
+
+    def _decoder(self) -> Decoder:
+        return Decoder(self._runner, self._memory)
 
     def _row(self, request: GenerationRequest) -> Row:
         """The request with the number of tokens that its answer has room for."""

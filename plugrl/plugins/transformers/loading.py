@@ -24,6 +24,7 @@ from plugrl.core.text.inference.services import ModelSpec
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.memory_advice import loading_shortage
 from plugrl.plugins.transformers.engine.projections import place_side_by_side
+from plugrl.plugins.transformers.memory_pool import SharedPool
 from plugrl.plugins.transformers.outline import misspelt_keys, parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 
@@ -69,11 +70,25 @@ def _loaded(spec: ModelSpec) -> PreTrainedModel:
         # Before 5.24, transformers chose attention of torch here, which leaves the cap out.
         model.set_attn_implementation("eager")
     threads.widen(model.num_parameters())
-    model = model.to(device=spec.device, dtype=getattr(torch, spec.source.dtype))
+    _set_dtype(model, getattr(torch, spec.source.dtype))
+    model = model.to(device=spec.device)
     _arrange(model)
     if loaded is not None:
         loaded.model = _twin(model)
+        if loaded.shares and model.device.type == "cuda":
+            loaded.memory = SharedPool()
     return model
+
+
+def _set_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Round what a model's folder holds, and nothing else.
+
+    The frequencies of rotary embeddings stay in float32, as ``transformers`` has them: rounded to
+    half precision, they turn a token at position 1,000 by a whole radian too much.
+    """
+    for weight in model.state_dict(keep_vars=True).values():
+        if weight.is_floating_point():
+            weight.data = weight.data.to(dtype)
 
 
 def _arrange(model: PreTrainedModel) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
+from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.run.process.memory import within_memory
@@ -32,6 +33,7 @@ from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth_compiling
 from plugrl.plugins.transformers.training.forward import Forward
 from plugrl.plugins.transformers.training.masters import MasterWeights, type_fault
+from plugrl.plugins.transformers.training.memory import PassMemory
 from plugrl.plugins.transformers.training.micro_batches import MicroBatch, micro_batches
 from plugrl.plugins.transformers.training.optimizers import (
     OptimizerName,
@@ -59,8 +61,12 @@ class LocalTrainConfig(OptimizerConfig):
         "adamw; adamw_8bit: its moments in 8 bits, by the extra torchao; muon: orthogonal updates "
         "of the matrices in the layers, AdamW for the rest. All have AdamW's options",
     )
-    micro_batch_size: int = described(
-        64, "rows of one forward and backward pass", at_least=1, at_most=10**6
+    micro_batch_size: int | None = described(
+        None,
+        "rows of one forward and backward pass; none: on a CUDA device as many tokens as it has "
+        "memory for, elsewhere 64 rows",
+        at_least=1,
+        at_most=10**6,
     )
     micro_batch_tokens: int | None = described(
         None,
@@ -79,6 +85,13 @@ class LocalTrainConfig(OptimizerConfig):
     )
     compile: bool | Literal["auto"] = described(
         "auto", "layers through torch.compile; auto: in runs long enough to earn it back"
+    )
+    activation_memory_budget: float = described(
+        0.4,
+        "the share of activations that compiled layers keep for the backward pass, on a CUDA "
+        "device; the rest is computed again. 1: takes the most memory and the least time",
+        at_least=0,
+        at_most=1,
     )
     master_weights: bool | str = described(
         "auto",
@@ -161,6 +174,7 @@ class LocalTrainService(TrainService):
             packs=packs,
             by_lengths=packs and enable_varlen(self._model),
             head_chunk_tokens=self.config.head_chunk_tokens,
+            memory=None if spec.loaded is None else spec.loaded.memory,
         )
         if self.config.gradient_checkpointing:
             _checkpoint_layers(self._model)
@@ -178,6 +192,7 @@ class LocalTrainService(TrainService):
             held.update(self._forward.value_head.named_parameters(prefix="value_head"))
         self._optimized = self._optimizer_parameters(held)
         self._optimizer = self._make_optimizer(held, trained)
+        self._memory = PassMemory(spec, self.config, self._optimized)
         self.optimizer_steps = 0
         self._name, self._compiled = spec.name, None
         if worth_compiling(self.config.compile, self._model, spec.train_steps):
@@ -214,8 +229,14 @@ class LocalTrainService(TrainService):
 
     def _compile(self) -> None:
         self._compiled = CompiledLayers(
-            self._model, self._name, self._first_pass, self._forward.head
+            self._model,
+            self._name,
+            self._first_pass,
+            self._forward.head,
+            self.config.activation_memory_budget,
         )
+        if self.is_compiled:
+            self._memory.count_compiled()
 
     def _first_pass(self, batch: Batch) -> None:
         with torch.no_grad():
@@ -252,7 +273,7 @@ class LocalTrainService(TrainService):
         return CAPTURING if drops else nullcontext()
 
     def _shortage(self) -> str:
-        return training_shortage(self._name, self._device, self.config)
+        return training_shortage(self._name, self._device, self.config, self._memory.limit)
 
     @torch.no_grad()
     def compute_log_prob(self, batch: Batch) -> torch.Tensor:
@@ -262,11 +283,7 @@ class LocalTrainService(TrainService):
             RunError: memory ran out.
         """
         self._set_dropout(False)
-        log_probs = torch.zeros(batch.values["input_ids"].shape)
-        with self._within_memory(self._shortage):
-            for part in self._micro_batches(batch):
-                log_probs[part.rows] = self._forward.log_probs(part).cpu()
-        return log_probs
+        return self._numbers(batch, self._forward.log_probs)
 
     @torch.no_grad()
     def compute_values(self, batch: Batch) -> torch.Tensor:
@@ -279,11 +296,21 @@ class LocalTrainService(TrainService):
         if self._forward.value_head is None:
             return super().compute_values(batch)
         self._set_dropout(False)
-        values = torch.zeros(batch.values["input_ids"].shape)
-        with self._within_memory(self._shortage):
+        return self._numbers(
+            batch, lambda part: self._forward.with_needs(part, ["values"])[1]["values"]
+        )
+
+    def _numbers(self, batch: Batch, of_part: Callable[[MicroBatch], torch.Tensor]) -> torch.Tensor:
+        """What the forward passes over micro-batches give, [B, T], on the CPU."""
+
+        def passes() -> torch.Tensor:
+            found = torch.zeros(batch.values["input_ids"].shape)
             for part in self._micro_batches(batch):
-                values[part.rows] = self._forward.with_needs(part, ["values"])[1]["values"].cpu()
-        return values
+                found[part.rows] = of_part(part).cpu()
+            return found
+
+        with self._within_memory(self._shortage):
+            return self._memory.fitting(passes, undo=lambda: True)
 
     def forward_backward(self, batch: Batch, loss: WeightedLoss) -> dict[str, tuple[float, float]]:
         """Add the gradient of ``loss`` over ``batch``; returns metrics as (sum, count).
@@ -296,8 +323,19 @@ class LocalTrainService(TrainService):
         needs = loss.needs
         if "values" in needs and self._forward.value_head is None:
             self._no_value_head()
+        began = all(each.grad is None for each in self._optimized)
+
+        def undo() -> bool:
+            # Gradients of earlier batches are among those that are there.
+            if began:
+                for each in (*self._model.parameters(), *self._optimized):
+                    each.grad = None
+            return began
+
         with self._within_memory(self._shortage), self._drawing():
-            return accumulate_gradient(self._forward_passes(batch, needs), loss)
+            return self._memory.fitting(
+                lambda: accumulate_gradient(self._forward_passes(batch, needs), loss), undo
+            )
 
     def _forward_passes(
         self, batch: Batch, needs: Sequence[str]
@@ -359,8 +397,8 @@ class LocalTrainService(TrainService):
     def _micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
         return micro_batches(
             batch,
-            size=self.config.micro_batch_size,
-            tokens=self.config.micro_batch_tokens,
+            size=self.config.micro_batch_size or MICRO_BATCH_ROWS,
+            tokens=self._memory.tokens(self._optimizer.state),
             packs=self._forward.packs,
             device=self._device,
         )

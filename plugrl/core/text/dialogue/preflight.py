@@ -93,8 +93,8 @@ def _without_effect(check: Preflight, tester: str, train: Any) -> Iterator[Findi
             yield path, f"has no effect: the trainer has an optimizer of its own{instead}"
 
     # A batch is one pass, whatever its size.
-    for name, default in (("micro_batch_size", 64), ("micro_batch_tokens", None)):
-        if train.get(name, default) != default:
+    for name in ("micro_batch_size", "micro_batch_tokens"):
+        if train.get(name) is not None:
             path = f"models.{tester}.train.{name}"
             yield path, "has no effect: a batch is one pass; set trainer.batch_size"
 

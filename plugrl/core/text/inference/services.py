@@ -41,12 +41,14 @@ class LoadedModel:
     Attributes:
         model: of the software that loaded it; None: nobody did, or it is taken already.
         shared: whether it was taken with the weights of the first service.
+        memory: of the device, which both use in turns; None: each has its own.
     """
 
     def __init__(self, shares: bool = False) -> None:
         self.shares = shares
         self.model: Any = None
         self.shared = False
+        self.memory: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process loads its own.

@@ -15,6 +15,7 @@ from plugrl.plugins.transformers.engine.request_rows import Row
 from plugrl.plugins.transformers.engine.runner import Runner
 from plugrl.plugins.transformers.engine.sampler import Sampler
 from plugrl.plugins.transformers.engine.slots import rounded_capacity
+from plugrl.plugins.transformers.memory_pool import SharedPool
 
 #: A batch is made smaller when at least this part of its rows has ended.
 _WORTH_DROPPING = 0.25
@@ -31,18 +32,22 @@ class Decoder:
 
     Args:
         runner: computes the logits.
+        memory: for keys and values; None: it has its own.
     """
 
     #: The version of the weights, stamped on each token.
     version: int = 0
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, memory: SharedPool | None = None) -> None:
         self._runner = runner
         self._context = int(getattr(runner.model.config, "max_position_embeddings", 2**31))
         self._cache = runner.body.new_cache()
         self._ahead: CapturedSteps | None = None
         if runner.ahead:
             self._ahead = CapturedSteps(runner, self._cache)
+            if memory is not None:
+                self._cache.memory = memory
+                memory.add(self)
         self._clear()
 
     def _clear(self) -> None:
@@ -57,6 +62,11 @@ class Decoder:
             # What was launched for rows that have ended is of no use.
             for _ in self._ahead.arrived(0):
                 pass
+
+    def lend_memory(self) -> None:
+        """Let others have the memory of keys and values until rows join, if there are none."""
+        if self._live == 0:
+            self._cache.lend()
 
     @property
     def live(self) -> int:

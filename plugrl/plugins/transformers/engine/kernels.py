@@ -14,9 +14,12 @@ import triton.language as tl
 
 #: Programs that fill the largest accelerators; more parts than that gain nothing.
 _PROGRAMS = 528
-#: Keys that a program goes through at once, and parts of a row at most.
-_BLOCK = 64
+#: Keys that a program goes through at once, and parts of a row at most. Small programs of one warp
+#: fill an accelerator best: a short row is one round trip to memory, and many fit on a processor.
+_BLOCK = 32
 _MOST_PARTS = 32
+#: The widest head whose sums one warp holds in registers.
+_WARP_WIDTH = 128
 #: Rows of a matrix product on tensor cores, at least.
 _LEAST_GROUP = 16
 
@@ -173,7 +176,7 @@ def append_and_attend(
         KEYS=key_heads, GROUP=group, GROUP_2=max(_LEAST_GROUP, triton.next_power_of_2(group)),
         D=d, D_2=max(16, triton.next_power_of_2(d)), E=e, E_2=max(16, triton.next_power_of_2(e)),
         PARTS=parts, BLOCK=_BLOCK, CAPPED=capped, EXACT=query.dtype == torch.float32,
-        num_warps=4, num_stages=_stages(keys, values),
+        num_warps=1 if max(d, e) <= _WARP_WIDTH else 4, num_stages=_stages(keys, values),
     )  # fmt: skip
     if parts > 1:
         _join[(rows * heads,)](

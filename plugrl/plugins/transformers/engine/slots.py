@@ -7,12 +7,14 @@ padded, and nothing moves when a row joins or leaves.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from plugrl.core.errors import RunError
+from plugrl.plugins.transformers.memory_pool import SharedPool
 
 #: Capacities are multiples of this, and of an eighth of the power of two below.
 _STEP = 64
@@ -47,10 +49,13 @@ class Slots:
         generation: changes whenever the tensors are elsewhere in memory.
         layout: changes whenever they are others.
         plan: what a body noted for its next steps.
+        memory: where the tensors lie; None: anywhere.
     """
 
     def __init__(self, shape: SlotShape) -> None:
         self.shape = shape
+        self.memory: SharedPool | None = None
+        self._lent_from: list[int] = []
         self.generation = self.layout = 0
         self.plan: Any = None
         self._filling: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -59,10 +64,18 @@ class Slots:
     def release(self) -> None:
         """Give the memory back."""
         self.rows = self.capacity = 0
+        self._lent_from = []
         self.generation += 1
         empty = torch.empty(0, dtype=self.shape.dtype, device=self.shape.device)
         self._pools = (empty, empty)
         self._view(0, 0)
+
+    def lend(self) -> None:
+        """Let others have the memory until the next :meth:`reserve`; what is stored is lost."""
+        if not self._lent_from:
+            self._lent_from = self._addresses()
+            for pool in self._pools:
+                pool.untyped_storage().resize_(0)
 
     def reserve(self, rows: int, capacity: int, kept: int) -> None:
         """Make room for so many rows of so many tokens; the first ``kept`` rows stay.
@@ -70,25 +83,8 @@ class Slots:
         Raises:
             RunError: an accelerator has not the memory.
         """
-        if rows <= self.rows and capacity <= self.capacity:
-            return
-        if kept:
-            rows, capacity = max(rows, self.rows), max(capacity, self.capacity)
-        sizes = self._sizes(rows, capacity)
-        if not kept and all(s <= len(p) for s, p in zip(sizes, self._pools, strict=True)):
-            # Other numbers of rows and tokens in the same memory.
-            self._view(rows, capacity)
-            return
-        old, used = (self.keys, self.values), self.capacity
-        if not kept:
-            self.release()
-            old = (self.keys, self.values)
         try:
-            # Zeros: what is not written yet is masked, and a masked NaN would still be one.
-            self._pools = tuple(  # type: ignore[assignment]
-                torch.zeros(size, dtype=self.shape.dtype, device=self.shape.device)
-                for size in sizes
-            )
+            self._reserve(rows, capacity, kept)
         except torch.OutOfMemoryError as error:
             wanted = rows * capacity * self.shape.token_bytes / 2**30
             raise RunError(
@@ -96,11 +92,52 @@ class Slots:
                 f"GiB, more than {self.shape.device} has left; lower "
                 "models.NAME.inference.max_batch_size or rollout_worker.max_response_length"
             ) from error
+
+    def _reserve(self, rows: int, capacity: int, kept: int) -> None:
+        if rows <= self.rows and capacity <= self.capacity:
+            self._take_back()
+            return
+        if kept:
+            rows, capacity = max(rows, self.rows), max(capacity, self.capacity)
+        sizes = self._sizes(rows, capacity)
+        if not kept and all(s <= len(p) for s, p in zip(sizes, self._pools, strict=True)):
+            # Other numbers of rows and tokens in the same memory.
+            self._take_back()
+            self._view(rows, capacity)
+            return
+        old, used = (self.keys, self.values), self.capacity
+        if not kept:
+            self.release()
+            old = (self.keys, self.values)
+        with self._allocating():
+            # Zeros: what is not written yet is masked, and a masked NaN would still be one.
+            self._pools = tuple(  # type: ignore[assignment]
+                torch.zeros(size, dtype=self.shape.dtype, device=self.shape.device)
+                for size in sizes
+            )
         self.generation += 1
         self._view(rows, capacity)
         if kept:
             for new, before in zip((self.keys, self.values), old, strict=True):
                 new[:, :kept, :, :used] = before[:, :kept]
+
+    def _take_back(self) -> None:
+        if not self._lent_from:
+            return
+        for pool in self._pools:
+            with self._allocating():
+                pool.untyped_storage().resize_(pool.nbytes)
+            pool.zero_()
+        if self._addresses() != self._lent_from:
+            # Something that was made meanwhile is still there.
+            self.generation += 1
+        self._lent_from = []
+
+    def _addresses(self) -> list[int]:
+        return [pool.data_ptr() for pool in self._pools]
+
+    def _allocating(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.memory is None else self.memory.allocating()
 
     def most_rows(self, capacity: int) -> int:
         """How many rows of so many tokens there is memory for, at least one."""
@@ -109,7 +146,7 @@ class Slots:
             return 2**31
         free = torch.cuda.mem_get_info(device)[0]
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        held = sum(pool.nbytes for pool in self._pools)
+        held = 0 if self._lent_from else sum(pool.nbytes for pool in self._pools)
         return max(1, int((free + held) * _SHARE) // (capacity * self.shape.token_bytes))
 
     def keep(self, order: Sequence[int]) -> None:

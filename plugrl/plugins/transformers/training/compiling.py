@@ -50,6 +50,8 @@ class CompiledLayers:
         model: a causal language model, whose layers are changed.
         name: of the model in the configuration.
         first_pass: goes forward and backward over a batch.
+        memory_budget: the share of activations that is kept for the way back; the rest is computed
+            again.
         head: computes log-probabilities; on the CPU it stays as it is, since its kernels are few
             and long.
     """
@@ -60,9 +62,10 @@ class CompiledLayers:
         name: str,
         first_pass: Callable[[Batch], object],
         head: ChunkedHead,
+        memory_budget: float,
     ) -> None:
         self._layers = layers_of(model)
-        self._head = head
+        self._head, self._memory_budget = head, memory_budget
         reason = missing_compiler(model.device.type)
         if reason is None and not self._layers:
             reason = f"the layers of a {model.config.model_type} model are not known"
@@ -84,6 +87,8 @@ class CompiledLayers:
         for layer in self._layers:
             layer.compile(dynamic=True, options=options)
         if model.device.type != "cpu":
+            # For all that this process compiles: graphs of other sizes follow later.
+            torch._functorch.config.activation_memory_budget = self._memory_budget
             self._head.compile()
         try:
             with torch.random.fork_rng():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from plugrl.plugins.transformers.training.packing import Packing
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from plugrl.plugins.transformers.memory_pool import SharedPool
     from plugrl.plugins.transformers.training.micro_batches import MicroBatch
 
 
@@ -30,6 +32,7 @@ class Forward:
         packs: whether the model takes packed rows; else rows are padded.
         by_lengths: whether attention of packed rows is the kernel for sequences of many lengths.
         head_chunk_tokens: tokens whose logits are there at the same time, forward and backward.
+        memory: for activations; None: they lie anywhere.
     """
 
     def __init__(
@@ -39,7 +42,10 @@ class Forward:
         packs: bool,
         head_chunk_tokens: int,
         by_lengths: bool = False,
+        memory: SharedPool | None = None,
     ) -> None:
+        self._memory: Callable[[], AbstractContextManager[None]]
+        self._memory = nullcontext if memory is None else memory.for_training
         self._body, logits = body_and_head(model)
         self.head = ChunkedHead(logits, head_chunk_tokens)
         parameters = inspect.signature(model.base_model.forward).parameters
@@ -66,8 +72,9 @@ class Forward:
         asked = _PredictedTokens.of(part)
         if asked is None:
             return _empty(part)
-        hidden = self._hidden(part, asked)
-        return _scatter(self.head(hidden, asked.targets, asked.temperature), asked.picked)
+        with self._memory():
+            hidden = self._hidden(part, asked)
+            return _scatter(self.head(hidden, asked.targets, asked.temperature), asked.picked)
 
     def with_needs(
         self, part: MicroBatch, needs: Sequence[str]
@@ -80,20 +87,21 @@ class Forward:
         asked = _PredictedTokens.of(part)
         if asked is None:
             return _empty(part), {name: _empty(part) for name in needs}
-        hidden = self._hidden(part, asked)
-        extras = {}
-        if "entropy" in needs:
-            both = self.head(hidden, asked.targets, asked.temperature, entropy=True)
-            chosen, extras["entropy"] = both.unbind(1)
-        else:
-            chosen = self.head(hidden, asked.targets, asked.temperature)
-        if "values" in needs:
-            assert self.value_head is not None
-            # In float32 where the caller lets the model compute in less.
-            with torch.autocast(hidden.device.type, enabled=False):
-                extras["values"] = self.value_head(hidden.float())[:, 0]
-        extras = {name: _scatter(numbers, asked.picked) for name, numbers in extras.items()}
-        return _scatter(chosen, asked.picked), extras
+        with self._memory():
+            hidden = self._hidden(part, asked)
+            extras = {}
+            if "entropy" in needs:
+                both = self.head(hidden, asked.targets, asked.temperature, entropy=True)
+                chosen, extras["entropy"] = both.unbind(1)
+            else:
+                chosen = self.head(hidden, asked.targets, asked.temperature)
+            if "values" in needs:
+                assert self.value_head is not None
+                # In float32 where the caller lets the model compute in less.
+                with torch.autocast(hidden.device.type, enabled=False):
+                    extras["values"] = self.value_head(hidden.float())[:, 0]
+            extras = {name: _scatter(numbers, asked.picked) for name, numbers in extras.items()}
+            return _scatter(chosen, asked.picked), extras
 
     def _packing(self, part: MicroBatch, asked: _PredictedTokens) -> Packing | None:
         if not self.packs:
