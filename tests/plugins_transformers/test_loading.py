@@ -1,13 +1,17 @@
 """Model folders, random weights and tokenizers."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer
 from plugrl.plugins.transformers.outline import misspelt_keys
 from plugrl.plugins.transformers.tokenizer import character_tokenizer
+from plugrl.testing import tiny
 from tests.plugins_transformers.test_engine import FAMILIES
 
 
@@ -110,3 +114,33 @@ def test_characters_are_single_tokens():
     assert tokenizer.wrapped("a+b", add_special_tokens=False)["input_ids"] == [2, 4, 3]
     with pytest.raises(ConfigError, match="'c'"):
         tokenizer.encode("abc")
+
+
+@pytest.mark.parametrize(
+    ("attention", "fault"),
+    [
+        ("eager", None),
+        ("sdpa", None),
+        ("flash_attention_0", "is not supported"),
+        pytest.param(
+            "flash_attention_2",
+            "FlashAttention2",
+            marks=pytest.mark.skipif(find_spec("flash_attn") is not None, reason="is there"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_an_attention_that_cannot_be_used_is_refused_before_a_run(tmp_path, key, attention, fault):
+    source = {"config": {key: attention}}
+    tree = tiny.config("self_hosted_grpo", tmp_path, {"models": {"policy": {"source": source}}})
+    if fault is None:
+        prepare(tree)
+        return
+    with pytest.raises(ConfigError) as caught:
+        prepare(tree)
+    (line,) = caught.value.faults
+    assert line.startswith(f"models.policy.source.config.{key}")
+    assert f"{attention} cannot be used here (" in line
+    assert fault in line
+    assert line.endswith("leave it out, and torch's own is taken")
+    assert "\n" not in line

@@ -78,6 +78,11 @@ ROWS: list[Row] = [
         "{} has no such key; did you mean {}?",
         "-models.policy.source.config.head_dims models.policy.source.config.head_dim=8",
     ),
+    row(
+        "models.policy.source.config.attn_implementation=flash_attention_0",
+        "cannot be used here ({}); leave it out",
+        "-models.policy.source.config.attn_implementation",
+    ),
     *(
         row(
             f"{_VLLM} {_ASK}.engine=generic",

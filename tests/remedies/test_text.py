@@ -992,10 +992,10 @@ def loaded_in_memory(source):
     place = torch.nn.Module.to
 
     def full(self, *args, **kwargs):
-        size = kwargs["dtype"].itemsize if "dtype" in kwargs else 4
-        if sum(weight.numel() for weight in self.parameters()) * size > half:
+        placed = place(self, *args, **kwargs)
+        if sum(weight.nbytes for weight in placed.parameters()) > half:
             little_memory.run_out()
-        return place(self, *args, **kwargs)
+        return placed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.Module, "to", full)

@@ -29,7 +29,7 @@ from plugrl.plugins.transformers.outline import misspelt_keys, parameter_count
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from plugrl.core.config.preflight import Finding, Preflight
 
@@ -219,6 +219,24 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
             f"{where}.config.{key}",
             f"{type(config).__name__} has no such key; did you mean {close}?",
         )
+    for key in ("attn_implementation", "_attn_implementation"):
+        fault = None if options.get(key) is None else _attention_fault(config)
+        if fault is not None:
+            yield f"{where}.config.{key}", f"{options[key]} {fault}"
+
+
+def _attention_fault(config: PretrainedConfig) -> str | None:
+    """Why the attention that a configuration names cannot be used; None: it can."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            AutoModelForCausalLM.from_config(config)
+    except (ImportError, ValueError) as error:
+        if "ttention" in str(error) or "attn" in str(error):
+            reason = _line(error).partition(": ")[2][:200]
+            return f"cannot be used here ({reason}); leave it out, and torch's own is taken"
+    return None
 
 
 def _size_faults(model: Any, options: Mapping[str, Any]) -> tuple[str | None, str | None]:
