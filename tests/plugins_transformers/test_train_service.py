@@ -2,6 +2,7 @@
 
 import math
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.optimizer import ScheduleConfig
 from plugrl.core.text.learn.step import aggregation_weights
 from plugrl.core.text.trajectory import Trajectory
+from plugrl.plugins.transformers.engine.streams import CAPTURING
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
@@ -153,3 +155,22 @@ def test_the_learning_rate_follows_the_schedule(train_service):
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(ConfigError):
         LocalTrainService(options)
+
+
+def test_no_step_is_captured_while_a_model_is_trained(train_service):
+    service, free = train_service(), []
+
+    def captures():
+        # Of another thread, as that of an engine is.
+        got = CAPTURING.acquire(blocking=False)
+        if got:
+            CAPTURING.release()
+        return got
+
+    with ThreadPoolExecutor(1) as engine:
+        layer = service.module.model.layers[0]
+        layer.register_forward_hook(lambda *_: free.append(engine.submit(captures).result()))
+        service.forward_backward(weighted(), LOSS)
+        service.compute_log_prob(weighted())
+        assert free == [False, False]
+        assert engine.submit(captures).result()

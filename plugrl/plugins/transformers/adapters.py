@@ -60,7 +60,6 @@ class Adapter:
 
     def __init__(self, model: PreTrainedModel, spec: ModelSpec) -> None:
         section = self._section = spec.adapter
-        self.dropout = float(section.dropout)
         self._model, self._spec = model, spec
         where = f"models.{spec.name}.adapter"
         if find_spec("peft") is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -263,14 +263,9 @@ class LocalTrainService(TrainService):
 
     @contextmanager
     def _within_memory(self, shortage: Callable[[], str]) -> Iterator[None]:
-        """Say ``shortage()`` where memory runs out."""
-        with within_memory(shortage):
+        """Say ``shortage()`` where memory runs out; nothing is captured meanwhile."""
+        with CAPTURING, within_memory(shortage):
             yield
-
-    def _drawing(self) -> AbstractContextManager[object]:
-        """To be held where dropout draws: a sampler may capture its steps in another thread."""
-        drops = self._adapter is not None and self._adapter.dropout > 0
-        return CAPTURING if drops else nullcontext()
 
     def _shortage(self) -> str:
         return training_shortage(self._name, self._device, self.config, self._memory.limit)
@@ -332,7 +327,7 @@ class LocalTrainService(TrainService):
                     each.grad = None
             return began
 
-        with self._within_memory(self._shortage), self._drawing():
+        with self._within_memory(self._shortage):
             return self._memory.fitting(
                 lambda: accumulate_gradient(self._forward_passes(batch, needs), loss), undo
             )

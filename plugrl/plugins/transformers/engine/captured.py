@@ -147,7 +147,8 @@ class _Step:
         if device.type == "cuda" and runner.captures:
             # Trying the step moves its counters on.
             self.sampler = sampler.copy()
-            self._graph = self._captured(*where)
+            with CAPTURING:
+                self._graph = self._captured(*where)
 
     def load(self, rows: Sequence[Row | None], positions: Sequence[int], sampler: Sampler) -> None:
         """Take over the rows of a batch."""
@@ -220,9 +221,9 @@ class _Step:
                     for _ in range(2):
                         self._try()
                 torch.cuda.current_stream().wait_stream(stream)
-                # Another thread may train meanwhile: it allocates, and waits for events.
+                # Other threads may allocate and wait for events meanwhile.
                 mode = "thread_local"
-                with CAPTURING, torch.cuda.graph(graph, pool, stream, capture_error_mode=mode):
+                with torch.cuda.graph(graph, pool, stream, capture_error_mode=mode):
                     self._compute()
         except Exception as error:
             if lacks_memory(error):

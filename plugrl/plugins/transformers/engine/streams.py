@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 import torch
 
-#: Held while a graph of a GPU is captured. ``torch`` captures one at a time, and refuses to draw
-#: random numbers on the device in any thread meanwhile, as dropout does.
-CAPTURING = threading.Lock()
+#: Held while a step is captured as a graph of a GPU, and while a model is trained. ``torch``
+#: captures one graph at a time, and meanwhile no thread may draw random numbers on the device, as
+#: dropout does, wait for the whole device, as the choice of a kernel does, or give back its memory.
+CAPTURING = threading.RLock()
 
 
 class DecodeStream:
