@@ -294,6 +294,8 @@ def server(libraries: str = LIBRARIES) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not address.exists():
             _start(address, libraries)
+        # A test that has forked in the meantime would hold it on.
+        fcntl.flock(lock, fcntl.LOCK_UN)
     return address
 
 

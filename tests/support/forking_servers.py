@@ -6,12 +6,15 @@ What these import takes seconds of processor time, and is the same for each work
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import forking
 import pytest
 
 _LIFELINE = pytest.StashKey[int]()
+#: Tests of a run that is more than a few files.
+MANY = 1000
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,6 +25,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.mkfifo(lifeline)
     # For reading too, so that it opens before anybody reads.
     config.stash[_LIFELINE] = os.open(lifeline, os.O_RDWR)
+
+
+def pytest_collection_finish(session) -> None:
+    """Have the server import while the first tests run: later, all workers would wait for it."""
+    if len(session.items) > MANY:
+        threading.Thread(target=forking.server, daemon=True).start()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import forking
 import pytest
+from forking_servers import MANY
 
 LIMIT = 1.0
-#: Tests of a run that is more than a few files.
-MANY = 1000
 HEAVIER_TIERS = {"integration", "slow", "timing", "server", "browser", "gpu"}
 
 
