@@ -9,6 +9,7 @@ from here import batch, configuration, loss, spec, spread
 
 from plugrl.core.errors import RunError
 from plugrl.core.experiment import prepare, start
+from plugrl.core.run.records.places import read_places
 from plugrl.core.text.schedule.weight_sync import PARITY_TOLERANCE, WeightSync
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.ray.engines import RayInferenceService
@@ -173,6 +174,11 @@ def test_runs_with_ranks_and_engines(cluster, mode, tmp_path, monkeypatch):
     assert lines
     assert all(line["sync/parity"] < 1e-4 for line in run.metrics if "sync/parity" in line)
     assert any("sync/parity" in line for line in run.metrics)
+    listed = list(read_places(run.folder))
+    assert [name.partition(" on node ")[0] for name in listed] == [
+        *("replica 1 of model 'policy'", "replica 2 of model 'policy'"),
+        *("rank 0 of model 'policy'", "rank 1 of model 'policy'"),
+    ]
     text = (run.folder / "timeline.jsonl").read_text("utf-8")
     spans = [json.loads(line) for line in text.splitlines()]
     assert {s["bytes"] for s in spans if s["lane"] == "weights"} == {

@@ -96,6 +96,7 @@ class FsdpTrainService(TrainService):
     loads_weights: ClassVar[bool] = True
     _ranks: Ranks | None = None
     _closed = False
+    _places: Sequence[Mapping[str, Any]] = ()
     _base: dict[str, torch.Tensor] | None
     #: To the replicas that were looked at last, and how often weights went over it.
     _link: Link | None = None
@@ -138,6 +139,10 @@ class FsdpTrainService(TrainService):
         ]
         facts = ranks.each("load", given)
         self._packs = facts[0]["packs"]
+        self._places = [
+            {"name": f"rank {rank} of model {spec.name!r} on node {place['node']}", **place}
+            for rank, place in enumerate(ranks.places)
+        ]
         self._check_equal([each["digest"] for each in facts])
         self._adapts, self._base, self._link = spec.adapter is not None, None, None
         self._draws = spec.adapter is not None and spec.adapter.dropout > 0
@@ -162,6 +167,10 @@ class FsdpTrainService(TrainService):
         if self._closed and not is_idle(self._ranks):
             raise RunError("this train service is closed, and another model has its ranks")
         return self._ranks
+
+    def places(self) -> Sequence[Mapping[str, Any]]:
+        """Where the ranks are, also after the service is closed."""
+        return self._places
 
     def close(self) -> None:
         """Let go of the ranks; they answer until another model takes them."""
