@@ -238,3 +238,5 @@ def test_a_run_on_one_replica_equals_one_in_this_process(tmp_path, ray, settings
     assert re.search(r"plugrl .*; weights of version \d+; of the run \d+% busy, .* a second", said)
     near, far = (runs[name].checkpoint()["trainer"]["models"] for name in ("near", "far"))
     assert_equal_states(near, far)
+    # What is listed of a replica is what it did last: it has the weights of the last step.
+    assert f"; weights of version {far['policy']['version']}; " in said

@@ -13,6 +13,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.run.records.places import read_places
 from plugrl.core.run.records.timeline_reader import read_timeline
+from plugrl.core.text.trajectory_trainer import TrajectoryTrainer
 from plugrl.testing import tiny
 from plugrl.testing.suite.test_executor import ExecutorContract
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
@@ -127,6 +128,39 @@ def test_a_whole_run_equals_one_in_processes(tmp_path, ray, settings, own_proces
         assert lanes[name.partition(" ")[0]].spans
     near, far = (runs[name].checkpoint()["trainer"]["models"] for name in ("near", "far"))
     assert_equal_states(near, far)
+
+
+def test_a_fully_asynchronous_run_trains_each_attempt_once(tmp_path, ray, settings, monkeypatch):
+    trained = []
+    plain = TrajectoryTrainer._train_models
+
+    def watched(self, batches, metrics):
+        version = self.models.trained["policy"].version
+        trained.append([(t.group_id, t.run_id) for t in batches["policy"]])
+        gaps = [version - v for t in batches["policy"] for v in t.versions if v >= 0]
+        assert max(gaps) <= 1
+        assert all(t.valid for t in batches["policy"])
+        return plain(self, batches, metrics)
+
+    monkeypatch.setattr(TrajectoryTrainer, "_train_models", watched)
+    how = {"executor": {"type": "ray", "workers": 2}}
+    tree = tiny.config("self_hosted_grpo", tmp_path, {"rollout_worker": how})
+    tree["models"]["policy"]["inference"] = {"type": "ray", "replicas": 2}
+    tree["trainer"]["total_train_steps"] = 4
+    tree["weight"] = {"sync_mode": "fully-async", "staleness_threshold": 1}
+    tree["trajectory_pool"] = {
+        "check_batch_ready_function": "batch_size_reached",
+        "batch_size": 8,
+    }
+    tree["settings"]["cluster"] = settings
+    run = start(prepare(tree))
+    assert [len(batch) for batch in trained] == [8] * 4
+    assert len({key for batch in trained for key in batch}) == 32
+    shown = read_places(run.folder)
+    assert [name.partition(" on node ")[0] for name in shown] == [
+        *("replica 1 of model 'policy'", "replica 2 of model 'policy'"),
+        *("worker-1", "worker-2"),
+    ]
 
 
 @pytest.mark.usefixtures("ray")
