@@ -144,3 +144,19 @@ def test_an_attention_that_cannot_be_used_is_refused_before_a_run(tmp_path, key,
     assert fault in line
     assert line.endswith("leave it out, and torch's own is taken")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("kind", ["t5", "clip_text_model"])
+@pytest.mark.parametrize("place", ["config", "folder"])
+def test_a_type_that_is_no_causal_model_is_refused_before_a_run(tmp_path, kind, place):
+    source = {"config": {"model_type": kind}}
+    if place == "folder":
+        AutoConfig.for_model(kind).save_pretrained(tmp_path / "model")
+        source = {"path": str(tmp_path / "model"), "config": None, "tokenizer": None}
+    tree = tiny.config("self_hosted_grpo", tmp_path, {"models": {"policy": {"source": source}}})
+    with pytest.raises(ConfigError) as caught:
+        prepare(tree)
+    said = f"transformers has no causal language model of the type {kind}; take another type"
+    (line,) = {fault for fault in caught.value.faults if said in fault}
+    assert line.startswith("models.policy.source.")
+    assert "\n" not in line

@@ -79,6 +79,11 @@ ROWS: list[Row] = [
         "-models.policy.source.config.head_dims models.policy.source.config.head_dim=8",
     ),
     row(
+        "models.policy.source.config.model_type=t5",
+        "has no causal language model of the type {}; take another type, such as qwen3",
+        "models.policy.source.config.model_type=qwen3",
+    ),
+    row(
         "models.policy.source.config.attn_implementation=flash_attention_0",
         "cannot be used here ({}); leave it out",
         "-models.policy.source.config.attn_implementation",

@@ -214,6 +214,10 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
     except Exception as error:
         yield f"{where}.config", _line(error)
         return
+    fault = _class_fault(config)
+    if fault is not None:
+        yield f"{where}.config.model_type", fault
+        return
     for key, close in misspelt_keys(config, options):
         yield (
             f"{where}.config.{key}",
@@ -223,6 +227,18 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
         fault = None if options.get(key) is None else _attention_fault(config)
         if fault is not None:
             yield f"{where}.config.{key}", f"{options[key]} {fault}"
+
+
+def _class_fault(config: PretrainedConfig) -> str | None:
+    """Why a configuration makes no model that answers token by token; None: it makes one."""
+    from transformers import AutoModelForCausalLM
+
+    if type(config) in AutoModelForCausalLM._model_mapping:
+        return None
+    return (
+        f"transformers has no causal language model of the type {config.model_type}; take another "
+        "type, such as qwen3"
+    )
 
 
 def _attention_fault(config: PretrainedConfig) -> str | None:
@@ -293,13 +309,18 @@ def _folder_fault(folder: Path, source: Any) -> str:
     from transformers import AutoConfig
 
     try:
-        AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
         weights = sorted(folder.glob("*.safetensors"))
         for file in weights:
             with safe_open(file, "pt"):
                 pass
     except (Exception, SafetensorError) as error:
         return f"{_UNUSABLE}: {_line(error)}"
+    fault = _class_fault(config)
+    if fault is not None:
+        return fault
     if is_hub_name(source.path):
         fault = find_hub().model_fault(source.path, source.get("revision"))
         if fault is not None:
