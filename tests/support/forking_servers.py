@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session) -> None:
     """Have the server import while the first tests run: later, all workers would wait for it."""
-    if len(session.items) > MANY:
+    if len(session.items) > MANY and not session.config.option.collectonly:
         threading.Thread(target=forking.server, daemon=True).start()
 
 
