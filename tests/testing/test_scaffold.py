@@ -84,7 +84,7 @@ def test_a_new_plugin_installs_passes_the_kit_and_trains(site):
     check_package(site, site.folder / name, "loss", "fresh_loss")
 
 
-@pytest.mark.parametrize("kind", kills.sampled(list(TEMPLATES), 5))
+@pytest.mark.parametrize("kind", kills.sampled(list(TEMPLATES), 3))
 def test_every_template_passes_the_kit_and_trains(site, kind):
     name = f"plugrl-fresh-{kind.replace('_', '-')}"
     site.run("plugrl", "new", "plugin", name, "--kind", kind)
