@@ -38,8 +38,11 @@ class OddEngine(TransformersInferenceService):
         held = []
         while self._note("hungry").exists() and len(held) < 120:
             held.append(bytes([len(held)]) * 10**8)
-        wrong = self._note("nonsense")
-        return nonsense(wrong.read_text(), answers) if wrong.exists() else answers
+        in_step = note(os.environ["AGENTS_NOTES"], "nonsense-in-step", requests[0].stream[1])
+        for wrong in (self._note("nonsense"), in_step):
+            if wrong.exists():
+                return nonsense(wrong.read_text(), answers)
+        return answers
 
     async def complete(self, request):
         answer = await super().complete(request)

@@ -11,9 +11,12 @@ from test_engines import Asking, expected, loaded, requests_of
 from waiting import wait_until
 
 from plugrl.core.errors import ContractError, RunError
+from plugrl.core.experiment import prepare, resume, start
 from plugrl.core.text.inference.completions import complete_requests
 from plugrl.plugins.ray.engines import RayInferenceService
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.testing import tiny
+from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
 
 pytestmark = pytest.mark.integration
 
@@ -149,3 +152,31 @@ def test_a_result_that_cannot_be_sent_is_invalid_alone(ray, collect):
     assert [t.valid for t in found] == [True, True, False, False, True, True, True, True]
     assert found[2].failure.startswith("what unpicklable returned cannot be sent to the driver: ")
     assert collect.pool.take_restarts() == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_for_nonsense_is_resumed_and_equal(tmp_path, ray, settings, notes):
+    def configuration(name, engine):
+        (tmp_path / name).mkdir()
+        tree = tiny.config("self_hosted_grpo", tmp_path / name)
+        tree["models"]["policy"]["inference"] = engine
+        tree["trainer"]["total_train_steps"] = 4
+        tree["settings"]["cluster"] = settings
+        return tree
+
+    whole = start(prepare(configuration("near", {"type": "transformers"})))
+    wrong = note(notes, "nonsense-in-step", 3)
+    wrong.write_text("few")
+    said = (
+        r"answered 7 of 8 requests \(replica 1 of model 'policy' on node \S+, while it answered 8 "
+    )
+    try:
+        with pytest.raises(ContractError, match=said + r"requests in step 3\)"):
+            start(prepare(configuration("far", {"type": "ray", "engine": ENGINE})))
+    finally:
+        wrong.unlink()
+    (folder,) = (tmp_path / "far" / "runs").glob("*/[0-9]*")
+    resumed = resume(folder)
+    assert comparable_metrics(resumed) == comparable_metrics(whole)
+    far, near = (run.checkpoint()["trainer"]["models"] for run in (resumed, whole))
+    assert_equal_states(far, near)
