@@ -38,6 +38,15 @@ def ray_session(settings):
     configured.configure({})
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem):
+    """End the cluster after the last test of this folder: its processes are never idle."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        from plugrl.plugins.ray import cluster
+
+        cluster.stop()
+
+
 @pytest.fixture
 def ray(ray_session, settings):
     """The package ``ray``, joined to the cluster."""
