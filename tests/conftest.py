@@ -21,6 +21,9 @@ pytest_plugins = [
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Ray starts a process for each CPU beforehand, and none with the environment that actors have.
+for variable in ("enable_worker_prestart", "prestart_worker_first_driver"):
+    os.environ.setdefault(f"RAY_{variable}", "0")
 # Hypothesis measures by the clock how long it takes to draw, which a busy machine fails.
 settings.register_profile("any_load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any_load")
@@ -51,6 +54,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: What takes longest begins first, so that no process is left with it at the end. It is one process
+#: then that starts the clusters of Ray, not each of them.
+FIRST = (
+    *("test_style.py", "testing/test_scaffold.py", "plugins_tinker/test_runs.py"),
+    *("plugins_ray", "plugins_distributed"),
+)
+
+
 def pytest_configure(config):
     """Hide GPUs from all tests but those of the tier ``gpu``: numbers are those of the CPU."""
     chosen = Expression.compile(config.option.markexpr or "not gpu")
@@ -62,6 +73,13 @@ def pytest_itemcollected(item):
     """What a parameter makes slow is of that tier alone, whichever its function is of."""
     if item.get_closest_marker("slow"):
         item.own_markers = [mark for mark in item.own_markers if mark.name != "integration"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Put the files of ``FIRST`` before the others; the order is as it was otherwise."""
+    first = tuple(str(Path(__file__).parent / name) for name in FIRST)
+    items.sort(key=lambda item: not str(item.path).startswith(first))
 
 
 @pytest.fixture(autouse=True)
