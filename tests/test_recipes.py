@@ -236,6 +236,29 @@ def test_a_curve_is_drawn_from_metrics(tmp_path):
     assert lines == ["48.0,260.0 624.0,28.0", "48.0,144.0 624.0,144.0"]
 
 
+def test_curves_of_the_zoo_are_means_over_seeds_without_changed_settings(tmp_path):
+    """One of two algorithms runs twice as long; 0 and 300 lie at the ends of the axis."""
+    rows = [
+        ("dqn", [], [[10, 0.0], [20, 200.0]]),
+        ("dqn", [], [[10, 100.0], [20, 300.0]]),
+        ("dqn", ["dqn.double=true"], [[10, 900.0]]),
+        ("ppo", [], [[20, 10.0], [40, 300.0]]),
+        ("ppo", [], []),
+    ]
+    lines = [
+        {"pair": f"{algorithm}/CartPole-v1", "overrides": changed, "curve": curve}
+        for algorithm, changed, curve in rows
+    ]
+    lines.append({"pair": "a2c/CartPole-v1", "overrides": [], "error": "exit code 1"})
+    (tmp_path / "zoo.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    script = tmp_path / "curves.py"
+    script.write_text((ROOT / "docs" / "curves.py").read_text("utf-8"), "utf-8")
+    forking.run([script, tmp_path / "zoo.jsonl"], check=True)
+    root = ET.parse(tmp_path / "curves" / "CartPole-v1.svg").getroot()
+    lines = [e.get("points") for e in root if e.tag.endswith("polyline")]
+    assert lines == ["336.0,221.3 624.0,66.7", "336.0,252.3 624.0,28.0"]
+
+
 def held_out(run, key, phase):
     """The values of a metric in one phase, in order."""
     return [line[key] for line in run.metrics if line.get("phase", 1) == phase and key in line]
