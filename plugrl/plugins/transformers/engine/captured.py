@@ -68,8 +68,9 @@ class CapturedSteps:
         #: Memory that all captured steps use, since one is replayed at a time.
         self._pool = torch.cuda.graph_pool_handle() if runner.device.type == "cuda" else None
         #: Of its own, because libraries keep scratch memory for each stream that is captured on:
-        #: steps of two decoders may be replayed at once.
-        self._stream = torch.cuda.Stream() if runner.device.type == "cuda" else None
+        #: steps of two decoders may be replayed at once. Captured kernels keep its precedence.
+        on_device = runner.device.type == "cuda"
+        self._stream = torch.cuda.Stream(priority=-1) if on_device else None
         self._steps: dict[tuple[object, ...], _Step] = {}
         self._pending: deque[Chunk] = deque()
         self._generation = -1
