@@ -91,6 +91,8 @@ def configuration(given: Any) -> dict[str, Any]:
             "evaluator": "character_codes",
         },
         "validate": {"enabled": False},
+        # Random weights of 1.7 billion parameters and more round by 0.03 in bfloat16.
+        "weight": {"parity_tolerance": 0.1 if on_device else None},
         "trainer": {
             "type": "timed_grpo",
             "total_train_steps": given.warm_up + given.steps,

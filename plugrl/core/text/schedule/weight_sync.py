@@ -104,7 +104,8 @@ class WeightSync:
             raise RunError(
                 f"after the weight sync of model {self._model.name!r} the sampler's "
                 f"log-probabilities differ from the trainer's by {parity:.2e} on average, more "
-                f"than {self._tolerance:.0e}; the sampler does not run the trained weights"
+                f"than {self._tolerance:.0e} (weight.parity_tolerance); the sampler does not run "
+                "the trained weights"
             )
         return parity
 

@@ -8,6 +8,24 @@ from typing import Any, Protocol
 
 import torch
 
+#: How far the hidden states of two ways to compute a trial may be apart, as a share of their norm.
+#: Half precision rounds in every layer, which later ones amplify: on an H200, 28 layers of width
+#: 1,024 gave 0.01 between kernels that are both right, of width 2,048 gave 0.03.
+_APART = {torch.float32: 1e-4}
+_APART_IN_HALF = 0.1
+
+
+def agree(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether hidden states are the same up to rounding.
+
+    Args:
+        got, expected: of the same trial.
+        dtype: of the model that computed them.
+    """
+    expected = expected.float()
+    apart = (got.float() - expected).norm() / expected.norm()
+    return float(apart) < _APART.get(dtype, _APART_IN_HALF)
+
 
 @dataclass(slots=True)
 class Prefill:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from plugrl.plugins.transformers.engine.body import Body, Prefill
+from plugrl.plugins.transformers.engine.body import Body, Prefill, agree
 from plugrl.plugins.transformers.engine.compiling import StepCompiler
 from plugrl.plugins.transformers.engine.fast_body import FastBody, has_fast_body
 from plugrl.plugins.transformers.engine.head import body_and_head
@@ -103,13 +103,12 @@ class Runner:
         for make in makers:
             try:
                 body = make()
-                apart = (self._trial(body) - expected).norm() / expected.norm()
+                fits = agree(self._trial(body), expected, self.dtype)
             except Exception as error:
                 # Whatever a model's code does with arguments that it does not know.
                 logger.debug("%s does not fit: %r", model.config.model_type, error)
                 continue
-            # Half precision rounds differently in every layer, so whole vectors are compared.
-            if float(apart) < (1e-4 if self.dtype == torch.float32 else 0.05):
+            if fits:
                 return body
         logger.warning(
             "models of type %s are sampled from through the cache of transformers, whole batches "

@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from plugrl.plugins.transformers.engine.attention import unpack
+from plugrl.plugins.transformers.engine.body import agree
 from plugrl.plugins.transformers.training import varlen
 
 if TYPE_CHECKING:
@@ -249,8 +250,7 @@ def _agrees(model: PreTrainedModel, expected: torch.Tensor, *, by_lengths: bool)
     packing = Packing.of(ids, positions, needed, needed, alone, by_lengths=by_lengths)
     inputs = packing.inputs()
     got = _hidden(model, inputs.pop("input_ids"), **inputs)[0][packing.places]
-    allowed = 1e-4 if model.dtype == torch.float32 else 0.05
-    return torch.allclose(got.float(), expected.float(), rtol=allowed, atol=allowed)
+    return agree(got, expected, model.dtype)
 
 
 @torch.no_grad()
