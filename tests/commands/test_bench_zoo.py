@@ -110,6 +110,17 @@ def test_what_has_its_line_is_not_made_again(script, tmp_path):
     assert out.read_text() == before
 
 
+def test_the_page_has_the_figures_of_the_lines_that_are_kept(script):
+    lines = SCRIPT.parent / "zoo" / "results.jsonl"
+    page = (SCRIPT.parents[1] / "docs" / "small-network-results.md").read_text("utf-8")
+    entries = script.measure(script.arguments(["--table", str(lines)]))["pairs"]
+    plain = [entry for entry in entries if not entry["overrides"]]
+    assert len(plain) >= 8
+    assert script.table({"pairs": plain}) in page
+    ids = {entry["pair"].split("/")[1] for entry in plain}
+    assert {name for name in ids if f"(curves/{name}.svg)" in page} == ids
+
+
 @pytest.mark.integration
 def test_runs_become_lines_and_one_that_fails_stops_no_other(tmp_path):
     short = "reinforce/CartPole-v1 rl.num_iterations=2 rl.frames_per_batch=800"
