@@ -135,7 +135,7 @@ def test_what_is_no_trajectory_ends_the_run_and_names_the_actor(ray, collect, na
         collect(name, 0)
     with pytest.raises(RunError) as there:
         collect(name, 2)
-    where = r" \(worker-[12] on node \S+, in step 7\)"
+    where = r" \(worker-[12] on node \S+ in step 7\)"
     assert re.fullmatch(re.escape(str(here.value)) + where, str(there.value))
 
 

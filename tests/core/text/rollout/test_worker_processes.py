@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,11 +92,14 @@ def test_a_worker_that_cannot_be_built_is_bounded_too(collect):
         collect("Unbuildable", 1)
 
 
-def test_a_process_killed_from_outside_gives_all_its_attempts_back(collect):
+def test_a_process_killed_from_outside_gives_all_its_attempts_back(collect, caplog):
     collect.fresh(max_restarts=3)
     expected = without_pid(collect("Turns", 0, items=3))
     assert without_pid(collect("KilledWhileItWaits", 2, items=3)) == expected
     assert collect.pool.take_restarts() == 2
+    assert re.search(
+        r"worker-1 was ended by SIGKILL .* while it had \d attempts? in step 7; ano", caplog.text
+    )
 
 
 def test_one_killed_between_two_steps_is_replaced(collect):

@@ -155,12 +155,13 @@ class Seats(ABC):
         if not isinstance(error, PlugrlError):
             error = RunError(f"{seat.handle.name} failed: {one_line(error)}")
         elif seat.handle.place and type(error) in (RunError, ContractError):
-            error = type(error)(f"{error} ({seat.handle.name}, in step {self._step_of(seat)})")
+            error = type(error)(f"{error} ({seat.handle.name}{self._when(seat)})")
         raise error from _Remote(trace)
 
-    def _step_of(self, seat: Seat) -> int:
-        """The step of the attempts of a process; of several the latest."""
-        return max((self._items[number].context.step for number in seat.open), default=0)
+    def _when(self, seat: Seat) -> str:
+        """`` in step 3``: of the attempts of a process, the latest; "" when it has none."""
+        steps = [self._items[number].context.step for number in seat.open]
+        return f" in step {max(steps)}" if steps else ""
 
     def _on_hung(self, seat: Seat, number: int) -> None:
         if number in seat.open:
@@ -211,7 +212,8 @@ class Seats(ABC):
             item = self._items[culprit]
             what = f"attempted problem {item.prompt.index} in step {item.context.step}"
         else:
-            what = f"had {len(seat.open)} attempts"
+            count = len(seat.open)
+            what = f"had {count} attempt{'s' * (count != 1)}{self._when(seat)}"
         self.release_process(seat, old)
         how = old.end()
         if old.blameless:
