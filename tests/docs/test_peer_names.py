@@ -394,7 +394,8 @@ TRL = {
         "tree(models={'policy': {'adapter': {'r': 16, 'alpha': 32}}})\n"
         "found = tree(models={'policy': {'adapter': {}}})['models']['policy']['adapter']\n"
         "assert (found['r'], found['alpha'], found['target_modules']) == (8, 16.0, 'auto')"),
-    "`quantization_config`": ("tree(quantization_config={})", None),
+    "`quantization_config`": ("tree(quantization_config={})",
+        "tree(models={'policy': {'source': {'quantization': 'nf4'}, 'adapter': {}}})"),
     "`tools`": ("tree(tools=[print])", "has('rollout_worker', 'agent')"),
     "`rollout_func`, `environment_factory`": ("tree(rollout_func=print)",
         "plugrl.register_rollout_worker, plugrl.RolloutWorker"),

@@ -6,6 +6,7 @@ import json
 import re
 import tempfile
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,6 +34,7 @@ from plugrl.plugins.tinker.wire import as_sampling
 from plugrl.plugins.trackio.tracker import TrackioTracker
 from plugrl.plugins.transformers import classifier
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.plugins.transformers.quantization import QuantizedLinear
 from plugrl.plugins.transformers.reward_model import _run_fault
 from plugrl.plugins.transformers.scorers.classifier import ClassifierScorer, _Labels
 from plugrl.plugins.transformers.scorers.guard import GuardScorer
@@ -40,6 +42,7 @@ from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokeni
 from plugrl.plugins.wandb.tracker import WandbTracker
 from plugrl.scenarios.evaluators.code import CodeEvaluator
 from plugrl.testing import tiny
+from plugrl.testing.models import SOURCE, spec_of
 from plugrl.trainers.reward_model import RewardModelTrainer
 
 _ASK, _JOBS = "models.policy.inference", "arithmetic_claims_ei"
@@ -49,7 +52,26 @@ _PHASES, _SCORER = "red_team_quickstart_grpo", "trainer.phases.2.red_team.scorer
 _VLLM = f"{_ASK}={{type: openai, base_url: 'http://127.0.0.1:1/v1', engine: vllm, model: x}}"
 _TINKER = "{type: tinker, base_model: x, base_url: 'http://127.0.0.1:1'}"
 _OWN = "models.reference.inference"
+
+
+def quantised_gpt2(kind):
+    # Its matrices are of another class.
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    source = {**SOURCE, "config": {"model_type": "gpt2", **sizes}, "quantization": kind}
+    TransformersInferenceService({}).load(spec_of(source))
+
+
 ROWS: list[Row] = [
+    row(
+        "models.policy.source.quantization=int8",
+        "quantised weights are not trained; give the model an adapter",
+        "models.policy.adapter={}",
+    ),
+    row(
+        f"models.policy.source.quantization=int8 models.policy.adapter={{}} {_VLLM}",
+        "is for {}; set that, or leave quantization out",
+        "-models.policy.inference",
+    ),
     row(
         "models.policy.train={type: fsdp, workers: 9} settings.cluster.cpus=2 settings.device=cpu",
         "this machine has {} {}; take fewer workers",
@@ -350,6 +372,18 @@ def reward_of(trainer):
 
 
 TRIALS = [
+    Trial(
+        "has {} numbers, which is no multiple of {} as nf4 needs; set int8",
+        partial(QuantizedLinear, torch.nn.Linear(20, 20)),
+        "nf4",
+        Read("set (int8)"),
+    ),
+    Trial(
+        "a {} model has no linear layers to quantise; leave quantization out",
+        quantised_gpt2,
+        "int8",
+        None,
+    ),
     # Servers of OpenAI's interface.
     *(
         Trial(

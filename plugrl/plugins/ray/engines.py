@@ -68,7 +68,7 @@ class RayInferenceService(InferenceService):
     """
 
     Config: ClassVar[type] = RayInferenceConfig
-    merges_adapters: ClassVar[bool] = True
+    merges_adapters: bool = True
     _replicas: Replicas
     _last_places: Sequence[Mapping[str, Any]] = ()
 

@@ -16,6 +16,7 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.wording import did_you_mean
 from plugrl.plugins.transformers.outline import layer_names
+from plugrl.plugins.transformers.quantization import QuantizedLinear, quantized_layers
 from plugrl.plugins.transformers.training.spread import assign
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Adapter:
             name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)
         }
         _check_layers(self._layers, model, f"{where}.target_modules")
+        self._quantized = quantized_layers(model)
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -108,10 +110,9 @@ class Adapter:
         return MergedWeights(self.base(), self.products())
 
     def untouched(self) -> dict[str, torch.Tensor]:
-        """The frozen weights to which the adapter adds nothing, by their own names."""
-        return {
-            n: w for n, w in self.base().items() if n.removesuffix(".weight") not in self._layers
-        }
+        """The frozen weights to which the adapter adds nothing, but quantised ones, by name."""
+        held = self._plain()
+        return {n: w for n, w in held.items() if n.removesuffix(".weight") not in self._layers}
 
     def products(self) -> dict[str, Product]:
         """What the adapter adds to the weights, by their own names."""
@@ -126,25 +127,42 @@ class Adapter:
             for prefix, layer in self._layers.items()
         }
 
-    def base(self) -> dict[str, torch.Tensor]:
+    def base(self) -> Mapping[str, torch.Tensor]:
         """The frozen weights by the names they have without an adapter."""
-        names = self._names()
+        return FrozenWeights(self._plain(), self._quantized) if self._quantized else self._plain()
+
+    def base_state(self) -> dict[str, torch.Tensor]:
+        """What :meth:`load_base` takes back exactly: of quantised weights what they are made of."""
+        return self._plain() | {
+            f"{prefix}.{part}": value
+            for prefix, layer in self._quantized.items()
+            for part, value in layer.parts().items()
+        }
+
+    def _plain(self) -> dict[str, torch.Tensor]:
         state = self._model.state_dict()
-        return {own: state[held] for own, held in names.items()}
+        return {own: state[held] for own, held in self._names().items()}
 
     @torch.no_grad()
     def load_base(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the frozen weights and begin with a new adapter, which changes nothing yet.
 
+        Weights of quantised layers are quantised anew, if they are whole.
+
         Raises:
             RuntimeError: a weight is missing, has no place or another shape.
         """
         names = self._names()
-        if weights.keys() != names.keys():
-            odd = ", ".join(sorted(weights.keys() ^ names.keys())[:3])
+        if weights.keys() not in (self.base().keys(), self.base_state().keys()):
+            odd = ", ".join(sorted(weights.keys() ^ self.base().keys())[:3])
             raise RuntimeError(f"weights do not fit the model: {odd}")
-        held = {names[own]: value for own, value in weights.items()}
+        held = {names[own]: weights[own] for own in names}
         self._model.load_state_dict(held, strict=False)
+        for prefix, layer in self._quantized.items():
+            if f"{prefix}.weight" in weights:
+                layer.load(weights[f"{prefix}.weight"])
+            else:
+                layer.load_parts({part: weights[f"{prefix}.{part}"] for part in layer.parts()})
         with self._seeded():
             for layer in self._layers.values():
                 # As peft begins.
@@ -198,7 +216,36 @@ class Product:
 
     def cpu(self) -> Product:
         """The same on the CPU."""
-        return replace(self, down=self.down.cpu(), up=self.up.cpu())
+        return self.to(device="cpu")
+
+    def to(self, **place: Any) -> Product:
+        """The same elsewhere, as of ``Tensor.to``."""
+        return replace(self, down=self.down.to(**place), up=self.up.to(**place))
+
+
+class FrozenWeights(Mapping[str, torch.Tensor]):
+    """Weights some of which are quantised: the products of these are made when asked for.
+
+    Args:
+        plain: weights by name.
+        quantized: layers by name, each of which has a further weight.
+    """
+
+    def __init__(
+        self, plain: Mapping[str, torch.Tensor], quantized: Mapping[str, QuantizedLinear]
+    ) -> None:
+        self._plain = plain
+        self._quantized = {f"{name}.weight": layer for name, layer in quantized.items()}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._plain[name] if name in self._plain else self._quantized[name].weight_now()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._plain
+        yield from self._quantized
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._quantized)
 
 
 class MergedWeights(Mapping[str, torch.Tensor]):
@@ -275,5 +322,6 @@ def _check_layers(layers: Mapping[str, Any], model: PreTrainedModel, where: str)
     for name, layer in layers.items():
         if not layer.lora_A:
             raise ConfigError(f"{where}: {name} is no linear layer; leave it out")
-        if shared[id(layer.get_base_layer().weight)] > 1:
+        base = layer.get_base_layer()
+        if not isinstance(base, QuantizedLinear) and shared[id(base.weight)] > 1:
             raise ConfigError(f"{where}: {name} shares its weight with another layer; leave it out")

@@ -17,7 +17,12 @@ from plugrl.core.errors import ConfigError
 from plugrl.core.run.process.memory import within_memory
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.sampling import OPTIONS
-from plugrl.core.text.inference.services import InferenceService, LoadedModel, ModelSpec
+from plugrl.core.text.inference.services import (
+    AdapterWeights,
+    InferenceService,
+    LoadedModel,
+    ModelSpec,
+)
 from plugrl.core.text.inference.tokenizer import Tokenizer as TokenizerContract
 from plugrl.core.text.memory_advice import sampling_shortage
 from plugrl.plugins.transformers.engine.compiling import StepCompiler
@@ -29,6 +34,7 @@ from plugrl.plugins.transformers.engine.serving import ContinuousBatching, Servi
 from plugrl.plugins.transformers.engine.streams import DecodeStream
 from plugrl.plugins.transformers.loading import load_model, load_tokenizer, source_findings
 from plugrl.plugins.transformers.outline import context_length, known_vocabulary
+from plugrl.plugins.transformers.quantization import quantized_layers
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -92,6 +98,10 @@ class TransformersInferenceService(InferenceService):
         """
         self._name = spec.name
         self._model, self._loaded = load_model(spec), spec.loaded
+        self._quantized = quantized_layers(self._model)
+        if self._quantized:
+            # An adapter stays beside weights that would be rounded again.
+            self.merges_adapters = True
         self._memory = None if spec.loaded is None else spec.loaded.memory
         self._tokenizer = load_tokenizer(spec)
         self._compiler = StepCompiler(
@@ -229,8 +239,9 @@ class TransformersInferenceService(InferenceService):
             ValueError: a name is missing, extra, or of another shape.
         """
         own = self._weights
-        if own.keys() != weights.keys():
-            names = sorted(own.keys() ^ weights.keys())
+        whole = own.keys() | {f"{name}.weight" for name in self._quantized}
+        if whole != weights.keys():
+            names = sorted(whole ^ weights.keys())
             raise ValueError(f"weights of another model: {', '.join(names[:3])} and more differ")
         shared = self._held_pointers()
         if shared != {name: weights[name].data_ptr() for name in shared}:
@@ -241,6 +252,37 @@ class TransformersInferenceService(InferenceService):
             for name, target in own.items():
                 if name not in self._shared:
                     target.copy_(weights[name])
+            for name, layer in self._quantized.items():
+                layer.load(weights[f"{name}.weight"])
+            self._runner.refresh()
+            self.version = version
+
+    @torch.no_grad()
+    def update_adapter(self, weights: AdapterWeights, version: int) -> None:
+        """Take an adapter beside quantised weights, which are those that it is trained with.
+
+        Into weights that are not quantised it is merged.
+
+        Raises:
+            ValueError: a name is missing, extra, or of another shape.
+        """
+        if not self._quantized:
+            super().update_adapter(weights, version)
+            return
+        shared = self._held_pointers()
+        merged = weights.merge(weights.frozen(), weights.products)
+        with self._turns.take(), self._stream.writing():
+            for name, target in self._weights.items():
+                if name not in shared:
+                    target.copy_(merged[name])
+            added = [
+                layer.add(weights.products[f"{name}.weight"])
+                for name, layer in self._quantized.items()
+                if f"{name}.weight" in weights.products
+            ]
+            if any(added):
+                # Captured steps have nothing of it.
+                self._idle.clear()
             self._runner.refresh()
             self.version = version
 

@@ -26,6 +26,11 @@ from plugrl.core.text.memory_advice import loading_shortage
 from plugrl.plugins.transformers.engine.projections import place_side_by_side
 from plugrl.plugins.transformers.memory_pool import SharedPool
 from plugrl.plugins.transformers.outline import misspelt_keys, parameter_count
+from plugrl.plugins.transformers.quantization import (
+    quantization_fault,
+    quantize,
+    quantized_layers,
+)
 from plugrl.plugins.transformers.tokenizer import HubTokenizer, character_tokenizer
 
 if TYPE_CHECKING:
@@ -71,6 +76,9 @@ def _loaded(spec: ModelSpec) -> PreTrainedModel:
         model.set_attn_implementation("eager")
     threads.widen(model.num_parameters())
     _set_dtype(model, getattr(torch, spec.source.dtype))
+    kind = spec.source.get("quantization")
+    if kind is not None:
+        quantize(model, kind, spec.device, f"models.{spec.name}.source.quantization")
     model = model.to(device=spec.device)
     _arrange(model)
     if loaded is not None:
@@ -103,7 +111,9 @@ def _twin(model: PreTrainedModel) -> PreTrainedModel:
         id(weight): torch.nn.Parameter(weight.detach(), weight.requires_grad)
         for weight in model.parameters()
     }
-    return copy.deepcopy(model, dict(weights))
+    # Quantised ones are not trained, so that no service writes to them while another reads.
+    parts = {id(p): p for layer in quantized_layers(model).values() for p in layer.buffers()}
+    return copy.deepcopy(model, {**weights, **parts})
 
 
 def load_tokenizer(spec: ModelSpec) -> Tokenizer:
@@ -182,6 +192,9 @@ def source_findings(check: Preflight) -> Iterator[Finding]:
     """What is wrong with the source of the model whose service is asked; loads no weights."""
     name = check.path.split(".")[1]
     source, where = check.root.models[name].source, f"models.{name}.source"
+    quantized = quantization_fault(check.root.models[name])
+    if quantized is not None:
+        yield f"{where}.quantization", quantized
     if source.path:
         try:
             folder = model_folder(source, weights=False)
@@ -286,6 +299,9 @@ def tokenizer_findings(check: Preflight) -> Iterator[Finding]:
     """What is wrong with the source of a model whose weights are elsewhere: its tokenizer."""
     name = check.path.split(".")[1]
     source, where = check.root.models[name].source, f"models.{name}.source"
+    quantized = quantization_fault(check.root.models[name])
+    if quantized is not None:
+        yield f"{where}.quantization", quantized
     if not source.path:
         if not source.tokenizer.characters:
             yield f"{where}.path", "a folder with the model's tokenizer is needed"

@@ -466,7 +466,7 @@ class LocalTrainService(TrainService):
     def _weights_state(self) -> dict[str, Any]:
         if self._adapter is None:
             return {"weights": dict(self._model.state_dict())}
-        base = {"base": self._adapter.base()} if self._base_replaced else {}
+        base = {"base": self._adapter.base_state()} if self._base_replaced else {}
         return {**base, "adapter": self._adapter.state_dict()}
 
     def export(self, folder: Path, tokenizer: Tokenizer, *, adapter: bool = False) -> None:

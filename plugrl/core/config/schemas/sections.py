@@ -448,6 +448,10 @@ class ModelSourceConfig:
     config: dict[str, Any] = described({}, "transformers configuration with its model_type")
     tokenizer: TokenizerConfig = described(TokenizerConfig, "tokenizer, when path is not given")
     dtype: Literal["float32", "bfloat16", "float16"] = described("float32", "weights' data type")
+    quantization: Literal["int8", "nf4"] | None = described(
+        None,
+        "frozen linear layers in 8 bits or, as QLoRA's, in 4, by the extra torchao; null: in dtype",
+    )
     seed: int | None = described(None, "seed of random weights; null: the run's seed")
 
     def __post_init__(self) -> None:

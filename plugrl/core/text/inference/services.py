@@ -110,7 +110,7 @@ class InferenceService(RenamedMethods, Component, ABC):
     #: Whether new weights can be given to it, in one form or another.
     takes_weights: bool = True
     #: Whether it merges adapters itself, so that :meth:`update_adapter` gives it those alone.
-    merges_adapters: ClassVar[bool] = False
+    merges_adapters: bool = False
     #: Whether :meth:`update_weights` reads each weight once, so that of those that come from other
     #: processes a part is there at a time.
     reads_weights_once: ClassVar[bool] = False
