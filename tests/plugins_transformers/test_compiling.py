@@ -88,7 +88,12 @@ def test_what_cannot_be_compiled_goes_on_as_it_was(train_service, monkeypatch, c
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    # Other graphs, of which the compiler makes the code for half a minute.
+    [{}, pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_compiled_layers_give_the_numbers_of_the_model(train_service, options):
     compiled = train_service(compile=True, **options)
     plain = train_service(compile=False, **options)
