@@ -160,3 +160,23 @@ def test_a_type_that_is_no_causal_model_is_refused_before_a_run(tmp_path, kind, 
     (line,) = {fault for fault in caught.value.faults if said in fault}
     assert line.startswith("models.policy.source.")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_attention_heads": 3},
+        {"num_key_value_heads": 8},
+        {"layer_types": ["linear_attention"] * 2},
+        {"model_type": "qwen3_moe", "num_experts": 2, "num_experts_per_tok": 4},
+    ],
+    ids=str,
+)
+def test_parts_that_do_not_fit_each_other_are_named(spec, options):
+    config = {**spec().source.config.to_dict(), **options}
+    with pytest.raises(ConfigError) as caught:
+        load_model(spec(config=config))
+    said = "models.policy.source.config: a model of these sizes cannot compute ("
+    assert str(caught.value).startswith(said)
+    assert str(caught.value).endswith("; check its heads, layers and experts")
+    assert "\n" not in str(caught.value)

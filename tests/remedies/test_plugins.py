@@ -562,6 +562,7 @@ REASONS = {
         "of a cluster: tests/plugins_ray",
     ),
     "let the machines have one copy": "of several machines",
+    "check its heads, layers and experts": "of sizes: tests/plugins_transformers/test_loading.py",
     "adamw_8bit is compiled": "of a compiler: tests/plugins_transformers/test_optimizers.py",
     "or micro_batch_size, set gradient_checkpointing: true, or take more workers": _OF_RANKS,
     "take more models.NAME.train.workers with shard: full, or a smaller model": _OF_RANKS,

@@ -17,6 +17,7 @@ from plugrl.core.run.process import threads
 from plugrl.core.run.process.memory import (
     ANY_HOST,
     TRAINED_COPIES,
+    lacks_memory,
     memory_shortage,
     within_memory,
 )
@@ -80,6 +81,8 @@ def _loaded(spec: ModelSpec) -> PreTrainedModel:
     if kind is not None:
         quantize(model, kind, spec.device, f"models.{spec.name}.source.quantization")
     model = model.to(device=spec.device)
+    if not spec.source.path:
+        _check_sizes(model, f"models.{spec.name}.source.config")
     _arrange(model)
     if loaded is not None:
         loaded.model = _twin(model)
@@ -399,6 +402,25 @@ def _from_config(spec: ModelSpec) -> PreTrainedModel:
         except Exception as error:
             raise ConfigError(f"{where}: {_line(error)}") from error
     return _as_model(model)
+
+
+@torch.no_grad()
+def _check_sizes(model: PreTrainedModel, where: str) -> None:
+    """Compute two tokens: configurations are taken whose parts do not fit each other.
+
+    Raises:
+        ConfigError: it cannot be done.
+    """
+    try:
+        model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device), use_cache=False)
+    except Exception as error:
+        # Whatever the code of a model raises.
+        if lacks_memory(error):
+            raise
+        raise ConfigError(
+            f"{where}: a model of these sizes cannot compute ({_line(error)}); check its heads, "
+            "layers and experts"
+        ) from error
 
 
 def _as_model(model: Any) -> PreTrainedModel:
