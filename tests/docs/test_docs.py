@@ -46,7 +46,7 @@ ALIKE = [n for n in RUNNING if n.startswith("docs/algorithms/") and "/custom_" n
     "name",
     [
         *(pytest.param(n, marks=pytest.mark.integration) for n in RUNNING if n not in ALIKE),
-        *kills.sampled(ALIKE, 7),
+        *kills.sampled(ALIKE, 5),
     ],
 )
 def test_every_block_of_a_page_runs(name, tmp_path):
