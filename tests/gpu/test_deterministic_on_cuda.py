@@ -91,3 +91,16 @@ def test_two_runs_sample_equal_tokens_and_end_with_equal_weights(tmp_path, compi
     # They learned something at all.
     first, last = ([r for step, _, r in answers if step == s] for s in (1, 3))
     assert first != last
+
+
+def test_memory_that_others_hold_decides_nothing():
+    from plugrl.core.run.process import determinism
+    from plugrl.core.run.process.memory import free_bytes
+
+    total = torch.cuda.get_device_properties("cuda").total_memory
+    try:
+        for wish in (False, True):
+            determinism.configure(wish)
+            assert (free_bytes("cuda") == total - torch.cuda.memory_allocated()) is wish
+    finally:
+        determinism.configure(False)

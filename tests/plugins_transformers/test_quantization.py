@@ -227,7 +227,7 @@ def test_its_parameters_count_as_those_of_the_model(quantized):
     assert parameter_count(made._model) == 19_264
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_compiled_layers_give_the_numbers_of_plain_ones(pair):
     (_, compiled), (_, plain) = pair("nf4", compile=True), pair("nf4")
     assert compiled.is_compiled

@@ -24,6 +24,7 @@ def test_a_run_switches_it_on_and_the_next_one_off(tmp_path):
         tree = tiny.config("self_hosted_grpo", tmp_path, {"settings": {"deterministic": wish}})
         apply_process_settings(prepare(tree))
         assert torch.are_deterministic_algorithms_enabled() is wish
+        assert determinism.is_on() is wish
         # Memory that nobody wrote to is not filled, which takes time.
         assert torch.utils.deterministic.fill_uninitialized_memory is not wish
         # A GPU keeps to what was set before it was first used.

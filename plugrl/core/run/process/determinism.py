@@ -34,6 +34,11 @@ def configure(setting: bool) -> None:
     _switched_on = setting
 
 
+def is_on() -> bool:
+    """Whether nothing may depend on what differs from run to run, such as memory that is free."""
+    return _switched_on
+
+
 @contextmanager
 def unchecked() -> Iterator[None]:
     """Let code run whose order of summing is fixed, though torch refuses operations of it.

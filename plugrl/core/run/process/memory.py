@@ -12,6 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
+from plugrl.core.run.process import determinism
 
 #: Weights, gradients and the two moments of Adam.
 TRAINED_COPIES = 4
@@ -29,6 +30,18 @@ def total_bytes(device: str = "cpu") -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return total if limit == resource.RLIM_INFINITY else min(total, limit)
+
+
+def free_bytes(device: str) -> int:
+    """Bytes of a CUDA device that this process can have: PyTorch's own, and the driver's.
+
+    In deterministic runs they are as many as if nobody else had any.
+    """
+    allocated = torch.cuda.memory_allocated(device)
+    if determinism.is_on():
+        return total_bytes(device) - allocated
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - allocated)
 
 
 def largest_bytes() -> int:

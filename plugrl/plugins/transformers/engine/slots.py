@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from plugrl.core.errors import RunError
+from plugrl.core.run.process.memory import free_bytes
 from plugrl.plugins.transformers.memory_pool import SharedPool
 
 #: Capacities are multiples of this, and of an eighth of the power of two below.
@@ -144,8 +145,7 @@ class Slots:
         device = self.shape.device
         if device.type != "cuda":
             return 2**31
-        free = torch.cuda.mem_get_info(device)[0]
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = free_bytes(str(device))
         held = 0 if self._lent_from else sum(pool.nbytes for pool in self._pools)
         return max(1, int((free + held) * _SHARE) // (capacity * self.shape.token_bytes))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from plugrl.core.run.process.memory import lacks_memory
+from plugrl.core.run.process.memory import free_bytes, lacks_memory
 from plugrl.plugins.distributed.plan import ModelShape
 
 if TYPE_CHECKING:
@@ -124,7 +124,4 @@ class PassMemory:
         return True
 
     def _free(self) -> int:
-        """What the driver has, and what was given back to PyTorch."""
-        free, _ = torch.cuda.mem_get_info(self._device)
-        held = torch.cuda.memory_reserved(self._device)
-        return int(free + held - torch.cuda.memory_allocated(self._device))
+        return free_bytes(self._device)
