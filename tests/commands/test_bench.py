@@ -133,11 +133,16 @@ def loaded(name: str):
 
 
 @pytest.fixture
-def measured(tmp_path, monkeypatch, capsys):
-    """Runs a benchmark; its sides are forked, since importing takes longer than they do."""
+def forked(tmp_path, monkeypatch):
+    """Fork what is started with ``sys.executable``: importing takes longer than it does."""
     for name, value in forking.stand_ins(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+
+@pytest.fixture
+def measured(forked, monkeypatch, capsys):
+    """Runs a benchmark, whose sides are forked."""
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(name: str, *words: str) -> dict:
@@ -326,6 +331,7 @@ def test_ppo_gpu_measures_both_sides_on_the_cpu_too():
     assert result["ratio"] == pytest.approx(ours / theirs)
 
 
+@pytest.mark.usefixtures("forked")
 def test_grpo_gpu_says_where_there_is_no_gpu(command):
     if torch.cuda.is_available():
         pytest.skip("there is one")
@@ -334,6 +340,7 @@ def test_grpo_gpu_says_where_there_is_no_gpu(command):
     assert err == "error: there is no GPU; grpo_cpu measures the CPU\n"
 
 
+@pytest.mark.usefixtures("forked")
 def test_ppo_gpu_says_where_there_is_no_gpu(command):
     if torch.cuda.is_available():
         pytest.skip("there is one")
