@@ -45,6 +45,8 @@ LIBRARIES = """numpy torch torch._dynamo tensordict omegaconf pluggy rich.consol
     transformers.generation.utils"""
 _MOST = 2**20
 _MOST_FILES = 16
+#: Tests of a session that is more than a few files: it needs all that is imported beforehand.
+MANY = 1000
 #: The variable that names the folder of the session's servers.
 FOLDER = "FORKING_FOLDER"
 #: Open in that folder for as long as its servers are to go on.

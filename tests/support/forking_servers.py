@@ -13,8 +13,6 @@ import forking
 import pytest
 
 _LIFELINE = pytest.StashKey[int]()
-#: Tests of a run that is more than a few files.
-MANY = 1000
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session) -> None:
     """Have the server import while the first tests run: later, all workers would wait for it."""
-    if len(session.items) > MANY and not session.config.option.collectonly:
+    if len(session.items) > forking.MANY and not session.config.option.collectonly:
         threading.Thread(target=forking.server, daemon=True).start()
 
 

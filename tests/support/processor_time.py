@@ -14,7 +14,6 @@ from pathlib import Path
 
 import forking
 import pytest
-from forking_servers import MANY
 
 LIMIT = 1.0
 HEAVIER_TIERS = {"integration", "slow", "timing", "server", "browser", "gpu"}
@@ -33,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_finish(session) -> None:
     """Import what many tests use, so that its time is not that of whichever test comes first."""
-    if len(session.items) > MANY:
+    if len(session.items) > forking.MANY:
         for name in (*forking.LIBRARIES.split(), "torchrl.objectives", "gymnasium", "wandb"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
