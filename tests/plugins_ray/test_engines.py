@@ -19,8 +19,8 @@ from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import AdapterWeights
 from plugrl.plugins.ray.engines import RayInferenceService
 from plugrl.plugins.ray.placement import divide
-from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.plugins.transformers.merging import Product, merge
 from plugrl.testing import tiny
 from plugrl.testing.models import SOURCE, spec_of
 from plugrl.testing.suite.test_inference_service import InferenceServiceContract

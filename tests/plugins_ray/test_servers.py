@@ -22,8 +22,8 @@ from plugrl.core.text.inference.services import AdapterWeights
 from plugrl.core.text.rollout.processes.messages import pack_error
 from plugrl.plugins.ray.engines import RayInferenceService
 from plugrl.plugins.ray.replicas import _outcome
-from plugrl.plugins.transformers.adapters import Product, merge
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
+from plugrl.plugins.transformers.merging import Product, merge
 from plugrl.testing import tiny
 from plugrl.testing.models import SOURCE, spec_of
 

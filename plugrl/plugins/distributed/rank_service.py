@@ -18,7 +18,7 @@ from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.plugins.distributed.sharding import LocalShards, Passes, shard
 from plugrl.plugins.distributed.weight_link import Bucket, Slot, views
-from plugrl.plugins.transformers.adapters import Product, merge
+from plugrl.plugins.transformers.merging import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.plugins.transformers.training.masters import MasterWeights
 from plugrl.plugins.transformers.training.spread import (

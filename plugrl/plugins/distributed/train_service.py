@@ -36,7 +36,7 @@ from plugrl.plugins.distributed.preflight import worker_findings
 from plugrl.plugins.distributed.ranks import Ranks, give_back, is_idle, take_ranks
 from plugrl.plugins.distributed.weight_link import Bucket, Link, Slot, end, fill_buckets, size_of
 from plugrl.plugins.ray.engines import RayInferenceService
-from plugrl.plugins.transformers.adapters import Product, merge
+from plugrl.plugins.transformers.merging import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,13 @@ import torch
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import first_line
 from plugrl.core.wording import did_you_mean
+from plugrl.plugins.transformers.merging import MergedWeights, Product
 from plugrl.plugins.transformers.outline import layer_names
-from plugrl.plugins.transformers.quantization import QuantizedLinear, quantized_layers
+from plugrl.plugins.transformers.quantization import (
+    FrozenWeights,
+    QuantizedLinear,
+    quantized_layers,
+)
 from plugrl.plugins.transformers.training.spread import assign
 
 if TYPE_CHECKING:
@@ -203,88 +207,6 @@ class Adapter:
         held = self.state_dict() if weights is None else weights
         tensors = {name: value.cpu().contiguous() for name, value in held.items()}
         save_file(tensors, folder / "adapter_model.safetensors")
-
-
-@dataclass(frozen=True)
-class Product:
-    """The change of a weight: ``scaling * up @ down``, the other way round where ``transposed``."""
-
-    down: torch.Tensor
-    up: torch.Tensor
-    scaling: float
-    transposed: bool
-
-    def cpu(self) -> Product:
-        """The same on the CPU."""
-        return self.to(device="cpu")
-
-    def to(self, **place: Any) -> Product:
-        """The same elsewhere, as of ``Tensor.to``."""
-        return replace(self, down=self.down.to(**place), up=self.up.to(**place))
-
-
-class FrozenWeights(Mapping[str, torch.Tensor]):
-    """Weights some of which are quantised: the products of these are made when asked for.
-
-    Args:
-        plain: weights by name.
-        quantized: layers by name, each of which has a further weight.
-    """
-
-    def __init__(
-        self, plain: Mapping[str, torch.Tensor], quantized: Mapping[str, QuantizedLinear]
-    ) -> None:
-        self._plain = plain
-        self._quantized = {f"{name}.weight": layer for name, layer in quantized.items()}
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._plain[name] if name in self._plain else self._quantized[name].weight_now()
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._plain
-        yield from self._quantized
-
-    def __len__(self) -> int:
-        return len(self._plain) + len(self._quantized)
-
-
-class MergedWeights(Mapping[str, torch.Tensor]):
-    """Frozen weights with the products of an adapter added, in the data type of the weights.
-
-    Each is computed when it is asked for, so that whoever copies them one by one, as an engine
-    does, has memory for one of them.
-
-    Args:
-        base: the frozen weights.
-        products: what is added to some of them.
-    """
-
-    def __init__(self, base: Mapping[str, torch.Tensor], products: Mapping[str, Product]) -> None:
-        self._base, self._products = base, products
-
-    @torch.no_grad()
-    def __getitem__(self, name: str) -> torch.Tensor:
-        weight, product = self._base[name], self._products.get(name)
-        if product is None:
-            return weight
-        # As they are computed with, should they be held more precisely.
-        down, up = (part.to(weight.dtype).float() for part in (product.down, product.up))
-        change = product.scaling * (up @ down)
-        change = change.T if product.transposed else change
-        return (weight.float() + change).to(weight.dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._base)
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-
-def merge(
-    base: Mapping[str, torch.Tensor], products: Mapping[str, Product]
-) -> dict[str, torch.Tensor]:
-    """All of :class:`MergedWeights` at once."""
-    return dict(MergedWeights(base, products))
 
 
 class _Seeded:

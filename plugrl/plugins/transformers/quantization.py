@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plugrl.core.config.view import ConfigView
-    from plugrl.plugins.transformers.adapters import Product
+    from plugrl.plugins.transformers.merging import Product
 
 _MISSING = 'needs the package torchao, which is not installed: pip install "plugrl[torchao]"'
 #: Numbers that share a scale in NF4, and scales that share one at most (Dettmers et al., 2023).
@@ -179,6 +179,31 @@ def quantized_layers(model: torch.nn.Module) -> dict[str, QuantizedLinear]:
         for name, layer in model.named_modules()
         if isinstance(layer, QuantizedLinear)
     }
+
+
+class FrozenWeights(Mapping[str, torch.Tensor]):
+    """Weights some of which are quantised: the products of these are made when asked for.
+
+    Args:
+        plain: weights by name.
+        quantized: layers by name, each of which has a further weight.
+    """
+
+    def __init__(
+        self, plain: Mapping[str, torch.Tensor], quantized: Mapping[str, QuantizedLinear]
+    ) -> None:
+        self._plain = plain
+        self._quantized = {f"{name}.weight": layer for name, layer in quantized.items()}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._plain[name] if name in self._plain else self._quantized[name].weight_now()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._plain
+        yield from self._quantized
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._quantized)
 
 
 def parameter_count(model: PreTrainedModel) -> int:

@@ -26,9 +26,10 @@ from plugrl.core.text.learn.losses import WeightedLoss
 from plugrl.core.text.learn.optimizer import AdamParams, OptimizerConfig
 from plugrl.core.text.learn.step import accumulate_gradient, clip_and_step
 from plugrl.core.text.memory_advice import loading_shortage, training_shortage
-from plugrl.plugins.transformers.adapters import Adapter, MergedWeights, adapter_findings
+from plugrl.plugins.transformers.adapters import Adapter, adapter_findings
 from plugrl.plugins.transformers.engine.streams import CAPTURING
 from plugrl.plugins.transformers.loading import load_model, source_findings
+from plugrl.plugins.transformers.merging import MergedWeights
 from plugrl.plugins.transformers.saving import SourceForm
 from plugrl.plugins.transformers.training.compiling import CompiledLayers, worth_compiling
 from plugrl.plugins.transformers.training.forward import Forward
