@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 import plugrl
 from plugrl.core.errors import ConfigError, RunError, RunInterrupted, RunTerminated, StopRun
@@ -70,15 +71,24 @@ def trained(monkeypatch):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """When the engine made steps, in the seconds of the timeline."""
+    """When the engine made steps, in the seconds of the timeline; training waits for one of them.
+
+    Models are so small that an update may be over before the thread of the engine has its turn.
+    """
     times = []
-    advance = Serving.advance
+    advance, train = Serving.advance, TrajectoryTrainer._train_models
 
     def watched(self, version):
         times.append(time.time())
         return advance(self, version)
 
+    def beside(self, *args):
+        before = len(times)
+        wait_until(lambda: len(times) > before or not self._collector.open)
+        return train(self, *args)
+
     monkeypatch.setattr(Serving, "advance", watched)
+    monkeypatch.setattr(TrajectoryTrainer, "_train_models", beside)
     return times
 
 
