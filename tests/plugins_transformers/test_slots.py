@@ -10,6 +10,7 @@ import torch
 from plugrl.core.errors import RunError
 from plugrl.core.text.inference.sampling import SamplingParams, stream_seeds
 from plugrl.core.text.inference.sampling import uniforms as numbers_of_the_host
+from plugrl.plugins.transformers.engine import attention
 from plugrl.plugins.transformers.engine import sampler as sampling
 from plugrl.plugins.transformers.engine.attention import append_and_attend
 from plugrl.plugins.transformers.engine.slots import Slots, SlotShape, rounded_capacity
@@ -27,6 +28,21 @@ on_both = pytest.mark.parametrize("device", ["cpu", CUDA])
 def slots(device="cpu", heads=2, width=4, layers=3):
     shape = SlotShape(layers, heads, width, width, torch.float32, torch.device(device))
     return Slots(shape)
+
+
+def test_without_a_compiler_a_step_attends_in_operations_of_torch(monkeypatch, caplog):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    attention._kernel.cache_clear()
+    try:
+        # The second step is silent.
+        assert [attention._kernel() for _ in range(2)] == [None, None]
+    finally:
+        attention._kernel.cache_clear()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(
+        "decode steps attend without their own kernel, which is slower: there is"
+    )
+    assert said.endswith("install it")
 
 
 @on_both
