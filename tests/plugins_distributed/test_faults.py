@@ -1,5 +1,6 @@
 """Which of the errors of several ranks is told, and what it recommends."""
 
+import inspect
 import re
 from dataclasses import fields
 
@@ -7,8 +8,9 @@ import pytest
 import torch
 
 from plugrl.core.errors import ConfigError, RunError
+from plugrl.plugins.distributed import ranks as ranks_module
 from plugrl.plugins.distributed import train_service
-from plugrl.plugins.distributed.ranks import Ranks, _smaller
+from plugrl.plugins.distributed.ranks import _PHASES, Ranks, _smaller
 from plugrl.plugins.distributed.train_service import FsdpTrainConfig
 
 exceptions = pytest.importorskip("ray.exceptions")
@@ -88,6 +90,15 @@ def test_the_options_that_are_recommended_are_there(method):
     named = set(re.findall(r"\b[a-z]+_[a-z_]+\b|\bworkers\b|\bshard\b", _smaller(method)))
     assert named
     assert named <= {field.name for field in fields(FsdpTrainConfig)}
+
+
+def test_all_that_a_rank_is_asked_for_has_words():
+    """A message says what a rank did, and not which method was called."""
+    source = "".join(inspect.getsource(module) for module in (train_service, ranks_module))
+    calls = re.findall(r'(?:_ask|\.all|\.each|_collect)\("([a-z_]+)"|\[\("([a-z_]+)"', source)
+    asked = {name for call in calls for name in call} - {"", "ask"}
+    assert {"load", "start_pass", "describe", "weight_slots", "place", "send_weights"} <= asked
+    assert asked <= _PHASES.keys()
 
 
 def test_ranks_on_one_card_are_named_with_what_parts_them():

@@ -22,17 +22,21 @@ from plugrl.plugins.ray.errors import failure
 
 #: What a rank did, in messages, by the method that it was asked for.
 _PHASES = {
+    "place": "started",
     "join": "joined the process group",
     "load": "loaded the model",
     "start_pass": "went forward",
     "end_pass": "went backward",
     "numbers": "computed log-probabilities or values",
     "apply_gradient": "took the optimizer step",
-    "weights": "gathered the weights",
-    "gather": "gathered the weights",
+    **dict.fromkeys(("weight_slots", "base_weights", "products", "gather"), "gathered the weights"),
+    **dict.fromkeys(("memory", "open_store"), "looked for a way to the engines"),
     "send_weights": "sent the weights to the engines",
-    "save": "wrote its part of the checkpoint",
-    "restore": "read its part of the checkpoint",
+    "load_weights": "took other weights",
+    "fix_value_bias": "prepared the value head",
+    **dict.fromkeys(("describe", "save"), "wrote its part of the checkpoint"),
+    **dict.fromkeys(("restore", "load_state_dict"), "read its part of the checkpoint"),
+    **dict.fromkeys(("export", "export_scorer", "save_adapter"), "exported the model"),
 }
 #: The phases whose memory grows with the tokens of a pass.
 _PASSES = frozenset({"start_pass", "end_pass", "numbers"})
