@@ -5,8 +5,12 @@ and prints a JSON line as soon as it has ended, the most important first, so tha
 keeps what it has. ``one`` is one rank and one engine on one GPU; ``colocated`` has a rank and an
 engine on each, ``separated`` ranks on one half and engines on the other. ``weak`` is 128 answers
 of 512 tokens a GPU, ``strong`` 512 in all. ``ratio`` is the share of linear: tokens a second, by
-those of ``one`` in the same call, by the number of GPUs. ``--device cpu --works tiny`` runs on
-CPUs, with gloo.
+those of ``one`` in the same call, by the number of GPUs.
+
+Then come checks of the first work, colocated: ``weights`` of all GPUs after 20 steps are those of
+one, but for the rounding of sums; a run goes on on one GPU and again on all (``resume``); with a
+``killed_rank`` it ends with one line, and goes on from its checkpoint; a ``killed_engine`` is
+replaced. ``--device cpu --works tiny`` runs on CPUs, with gloo.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ WORKS: dict[str, tuple[str | None, int, int, int, bool]] = {
 }
 LAYOUTS = ("one", "colocated", "separated")
 MODES = ("sync", "batch-async")
+#: Functions of ``grpo/gpus_check.py``.
+CHECKS = ("weights", "resume", "killed_rank", "killed_engine")
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -47,10 +53,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--works", nargs="+", choices=WORKS, default=[w for w in WORKS if w != "tiny"]
     )
-    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=LAYOUTS)
+    # Without a value, none.
+    parser.add_argument("--layouts", nargs="*", choices=LAYOUTS, default=LAYOUTS)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--checks", nargs="*", choices=CHECKS, default=CHECKS)
     for name, default in {"steps": 3, "warm-up": 2, "threads": 8, "limit": 600}.items():
-        about = "seconds of a layout" if name == "limit" else "of each layout"
+        about = "seconds of a line" if name == "limit" else "of each layout"
         parser.add_argument(
             f"--{name}", type=positive, default=default, help=f"{about} ({default})"
         )
@@ -94,39 +102,59 @@ def sections(layout: str, mode: str, given: argparse.Namespace) -> dict[str, Any
     }
 
 
-def measure(folder: Path, cell: tuple[str, str, str], given: argparse.Namespace) -> dict[str, Any]:
-    """What a layout took, or how it failed."""
+def call(
+    script: str, folder: Path, cell: tuple[str, str, str], given: argparse.Namespace, **more: Any
+) -> dict[str, Any]:
+    """What a script of ``grpo/`` found of a layout, in a process of its own, or how it failed."""
     name, mode, layout = cell
     _, prompts, samples, tokens, weak = WORKS[name]
     world = 1 if layout == "one" else given.devices
-    prompts *= world if weak else 1
     numbers = {
-        "prompts": prompts, "samples": samples, "tokens": tokens, "shortest": tokens,
-        "threads": given.threads, "steps": given.steps, "warm-up": given.warm_up,
+        "prompts": prompts * (world if weak else 1), "samples": samples, "tokens": tokens,
+        "shortest": tokens, "threads": given.threads, "steps": given.steps,
+        "warm-up": given.warm_up,
     }  # fmt: skip
     words = [str(folder), *(w for n, v in numbers.items() for w in (f"--{n}", str(v)))]
     words += ["--compile", given.compile, "--device", given.device]
     file = folder / "found.json"
     file.unlink(missing_ok=True)
-    wanted = {
-        "file": str(file), "words": words, "world": world,
-        "sections": sections(layout, mode, given),
-    }  # fmt: skip
-    row: dict[str, Any] = {"work": name, "mode": mode, "layout": layout, "devices": world}
-    command = [sys.executable, str(GRPO / "gpus_side.py"), json.dumps(wanted)]
+    # A run folder of its own, since checks look for the one run in it.
+    own = sections(layout, mode, given)
+    own["settings"]["runs_folder"] = tempfile.mkdtemp(dir=folder)
+    wanted = {"file": str(file), "words": words, "world": world, "sections": own, **more}
+    command = [sys.executable, str(GRPO / script), json.dumps(wanted)]
     began = time.perf_counter()
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=given.limit)
     except subprocess.TimeoutExpired:
-        return {**row, "failed": f"took more than {given.limit} s"}
+        return {"failed": f"took more than {given.limit} s"}
     if not file.exists():
-        return {**row, "failed": (done.stderr.strip().splitlines() or ["no reason given"])[-12:]}
-    found = json.loads(file.read_text(encoding="utf-8"))
-    row |= summary(found, prompts * samples * tokens)
-    row["whole_call_seconds"] = round(time.perf_counter() - began, 1)
+        return {"failed": (done.stderr.strip().splitlines() or ["no reason given"])[-12:]}
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return {**found, "whole_call_seconds": round(time.perf_counter() - began, 1)}
+
+
+def measure(folder: Path, cell: tuple[str, str, str], given: argparse.Namespace) -> dict[str, Any]:
+    """What a layout took, or how it failed."""
+    name, mode, layout = cell
+    _, prompts, samples, tokens, weak = WORKS[name]
+    world = 1 if layout == "one" else given.devices
+    row: dict[str, Any] = {"work": name, "mode": mode, "layout": layout, "devices": world}
+    found = call("gpus_side.py", folder, cell, given)
+    if "failed" in found:
+        return row | found
+    row |= summary(found, prompts * (world if weak else 1) * samples * tokens)
+    row["whole_call_seconds"] = found["whole_call_seconds"]
     if world > 1 and found["sync_bytes"]:
         row |= broadcast(world, given.device, found["sync_bytes"])
     return row
+
+
+def check(folder: Path, name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """What a check found, with ``passed``, or how it failed."""
+    cell = given.works[0], "sync", "colocated"
+    row = {"check": name, "work": cell[0], "devices": given.devices, "passed": False}
+    return row | call("gpus_check.py", folder, cell, given, check=name)
 
 
 def broadcast(world: int, device: str, size: int) -> dict[str, Any]:
@@ -155,28 +183,37 @@ def summary(found: dict[str, Any], tokens: int) -> dict[str, Any]:
     return row
 
 
+def write_work(folder: Path, work: str) -> Path:
+    """The folder of a work's model and prompts, which are written once."""
+    size = WORKS[work][0]
+    own = folder / (size or "tiny")
+    if not own.exists():
+        sys.path.insert(0, str(GRPO))
+        from small_model import write_model, write_prompts
+
+        own.mkdir()
+        write_prompts(own / "prompts.jsonl")
+        write_model(own / "model", size, "cpu")
+    return own
+
+
 def main(words: list[str] | None = None) -> int:
-    """Measure all, a line each; 1 where one failed."""
+    """Measure and check all, a line each; 1 where one failed."""
     given, code = arguments(words), 0
     ones: dict[tuple[str, str], float] = {}
     with tempfile.TemporaryDirectory(prefix="plugrl-bench-") as temporary:
         for cell in cells(given):
-            size = WORKS[cell[0]][0]
-            folder = Path(temporary) / (size or "tiny")
-            if not folder.exists():
-                sys.path.insert(0, str(GRPO))
-                from small_model import write_model, write_prompts
-
-                folder.mkdir()
-                write_prompts(folder / "prompts.jsonl")
-                write_model(folder / "model", size, "cpu")
-            row = measure(folder, cell, given)
+            row = measure(write_work(Path(temporary), cell[0]), cell, given)
             if "failed" in row:
                 code = 1
             elif cell[2] == "one":
                 ones[cell[:2]] = row["tokens_per_second"]
             elif cell[:2] in ones:
                 row["ratio"] = row["tokens_per_second"] / ones[cell[:2]] / row["devices"]
+            print(json.dumps(row), flush=True)
+        for name in given.checks:
+            row = check(write_work(Path(temporary), given.works[0]), name, given)
+            code = code if row["passed"] else 1
             print(json.dumps(row), flush=True)
     return code
 

@@ -38,17 +38,32 @@ def test_one_device_comes_first_in_each_work(script):
     assert "separated" not in {cell[2] for cell in alone}
 
 
-@pytest.mark.slow
-def test_a_small_work_on_cpus(tmp_path):
+SMALL = "--devices 2 --device cpu --works tiny --steps 2 --warm-up 1 --threads 1 --modes sync"
+
+
+def rows_of(*words):
+    """The lines that a small work on CPUs prints, and its exit code."""
     pytest.importorskip("ray")
-    words = "--devices 2 --device cpu --works tiny --steps 2 --warm-up 1 --threads 1 --modes sync"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *words.split()], capture_output=True, encoding="utf-8"
-    )
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0, rows
+    command = [sys.executable, str(SCRIPT), *SMALL.split(), *words]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    return [json.loads(line) for line in done.stdout.splitlines()], done.returncode
+
+
+@pytest.mark.slow
+def test_a_small_work_on_cpus():
+    rows, code = rows_of("--checks")
+    assert code == 0, rows
     assert [row["layout"] for row in rows] == ["one", "colocated", "separated"]
     for row in rows[1:]:
         assert row["ratio"] > 0
         assert row["broadcast_gb_per_second"] > 0
         assert row["sync_gb_per_second"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", ["weights", "resume", "killed_rank", "killed_engine"])
+def test_a_check_of_two_ranks_passes_on_cpus(check):
+    (row,), code = rows_of("--layouts", "--checks", check)
+    assert code == 0, row
+    assert row["check"] == check
+    assert row["passed"] is True
