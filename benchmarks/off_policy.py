@@ -2,14 +2,14 @@
 
 ``python benchmarks/off_policy.py --peer-python PATH`` trains with equal settings, on one thread, by
 two sides, each in a process of its own that takes turns of 500 steps with the other: plugrl and
-SB3. The tasks and settings are those of RL Baselines3 Zoo,
-with networks of 256 x 256: DQN on Acrobot-v1 with minibatches of 128, four updates after each
-fourth step; TD3 and SAC on Pendulum-v1 with minibatches of 256, an update after each step. The
-first 500 steps, many of which are at random, count for no ratio. It
-prints steps per second and their ratios to SB3's, by wall time and by processor time, and how much
-of a step the arithmetic of its products alone would take at the rate of the machine, which is
-measured too. The peer lives in an environment of its own: ``--make-peer FOLDER`` makes one, and
-``--no-peer`` measures plugrl alone.
+SB3; ``--compile`` adds plugrl with ``rl.compile: true``. The tasks and settings are those of RL
+Baselines3 Zoo, with networks of 256 x 256: DQN on Acrobot-v1 with minibatches of 128, four updates
+after each fourth step; TD3 and SAC on Pendulum-v1 with minibatches of 256, an update after each
+step. The first 500 steps, many of which are at random, count for no ratio. It prints steps per
+second and their ratios to SB3's, by wall time and by processor time, and how much of a step the
+arithmetic of its products alone would take at the rate of the machine, which is measured too. The
+peer lives in an environment of its own: ``--make-peer FOLDER`` makes one, and ``--no-peer``
+measures plugrl alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from _rounds import rate, summary, take_turns
 
 FOLDER = Path(__file__).parent / "off_policy"
 PEER = Peer("Stable-Baselines3", ["stable_baselines3"])
-RATIOS = {"plugrl": "ratio"}
+RATIOS = {"plugrl": "ratio", "compiled": "ratio_compiled"}
 ALGORITHMS = ("dqn", "td3", "sac")
 #: Numbers of an observation and of an action, and rows of a minibatch.
 _SIZES = {"dqn": (6, 3, 128), "td3": (3, 1, 256), "sac": (3, 1, 256)}
@@ -56,18 +56,21 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     PEER.add_arguments(parser)
     parser.add_argument("--algorithm", choices=ALGORITHMS, help="one of them (all)")
+    parser.add_argument("--compile", action="store_true", help="also with rl.compile: true")
     parser.add_argument("--steps", type=positive, default=4000, help="of a run that count (4000)")
     parser.add_argument("--rounds", type=positive, default=3, help="runs of each side (3)")
     return parser.parse_args(given)
 
 
 def run_round(
-    peer: str | None, algorithm: str, steps: int, seed: int, folder: Path
+    peer: str | None, algorithm: str, steps: int, seed: int, folder: Path, *, compiled: bool
 ) -> dict[str, dict[str, Any]]:
     """All sides from their start to their reports, a turn of each after the other."""
     common = [str(folder), algorithm, "--steps", str(steps), "--seed", str(seed)]
     own = FOLDER / "plugrl_side.py"
     sides: dict[str, Any] = {"plugrl": (sys.executable, own, common)}
+    if compiled:
+        sides["compiled"] = (sys.executable, own, [*common, "--compile"])
     if peer is not None:
         sides["sb3"] = (peer, FOLDER / "sb3_side.py", common)
     return take_turns(sides, folder)
@@ -112,15 +115,18 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         peaks.append(float(done.stdout))
         for algorithm in chosen:
             with tempfile.TemporaryDirectory(prefix="plugrl-bench-") as folder:
-                reports = run_round(peer, algorithm, given.steps, number, Path(folder))
+                reports = run_round(
+                    peer, algorithm, given.steps, number, Path(folder), compiled=given.compile
+                )
             rounds[algorithm].append(reports)
             versions = {name: known(report["versions"]) for name, report in reports.items()}
             rates = {name: round(rate(report, "cpu_seconds")) for name, report in reports.items()}
             print(f"{algorithm}, round {number}: cpu steps/s {rates}", file=sys.stderr)
     peak = statistics.median(peaks)
+    ratios = {side: name for side, name in RATIOS.items() if side != "compiled" or given.compile}
     results = {
         algorithm: {
-            **summary(found, RATIOS, "sb3"),
+            **summary(found, ratios, "sb3"),
             "floor_milliseconds": 1000 * floor(algorithm) / peak,
         }
         for algorithm, found in rounds.items()
@@ -131,7 +137,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             f"{prefix}{name}_{algorithm}": found[f"{prefix}{name}"]
             for algorithm, found in results.items()
             for prefix in ("", "cpu_")
-            for name in RATIOS.values()
+            for name in ratios.values()
         },
         "algorithms": results,
         "gigaflops": peak / 1e9,

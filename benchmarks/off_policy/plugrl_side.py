@@ -60,6 +60,7 @@ def configuration(given: task.Given) -> dict[str, Any]:
             "minibatch_size": own.batch,
             "lr": own.learning_rate,
             "gamma": task.GAMMA,
+            "compile": given.compiled,
         },
         given.algorithm: section,
         # The other side plays no evaluation episodes either.

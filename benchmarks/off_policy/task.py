@@ -50,6 +50,7 @@ class Given:
     algorithm: str
     iterations: int
     seed: int
+    compiled: bool = False
 
     @property
     def settings(self) -> Settings:
@@ -69,16 +70,17 @@ def arguments() -> Given:
     parser.add_argument("algorithm", choices=SETTINGS)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--compile", action="store_true", help="plugrl's side, compiled")
     given = parser.parse_args()
     # The first iteration counts for no ratio.
     iterations = 1 + -(-given.steps // ITERATION)
-    return Given(given.folder, given.algorithm, iterations, given.seed)
+    return Given(given.folder, given.algorithm, iterations, given.seed, given.compile)
 
 
 class Clock(_clock.Clock):
     """The clock of a side, whose first iteration is a phase of its own.
 
-    In it many steps are at random, and bring no update.
+    In it many steps are at random and bring no update, and what is compiled is.
     """
 
     def __init__(self, given: Given) -> None:

@@ -35,11 +35,11 @@ def polyak_update(
     targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor], tau: float = 1.0
 ) -> None:
     """``target <- (1 - tau) target + tau source`` for each pair; with ``tau`` 1 a copy."""
-    for target, source in zip(targets, sources, strict=True):
-        if tau == 1:
-            target.copy_(source)
-        else:
-            target.lerp_(source, tau)
+    moved, towards = list(targets), list(sources)
+    if tau == 1:
+        torch._foreach_copy_(moved, towards)
+    else:
+        torch._foreach_lerp_(moved, towards, tau)
 
 
 class Critics(nn.Module):
@@ -104,7 +104,11 @@ class Critics(nn.Module):
         # Not flatten(1): an action may be a number without a dimension of its own.
         scaled = (action.reshape(len(action), -1) - self.centre) * self.scale
         hidden = torch.cat([observation.reshape(len(observation), -1), scaled], -1)
-        layers = [(w[:count], b[:count]) for w, b in zip(self.weights, self.biases, strict=True)]
+        # Not by the iterators of the lists, which take as long as a small product.
+        weights, biases = self.weights._parameters.values(), self.biases._parameters.values()
+        layers = list(zip(weights, biases, strict=True))
+        if count is not None:
+            layers = [(weight[:count], bias[:count]) for weight, bias in layers]
         if frozen:
             layers = [(weight.detach(), bias.detach()) for weight, bias in layers]
         *layers, (weight, bias) = layers

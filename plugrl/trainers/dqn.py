@@ -204,7 +204,7 @@ class DqnTrainer(OffPolicyTrainer):
 
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         # The target network does not move with updates, but with steps of the environments.
-        learner.update(learner.loss_module(minibatch), not_finite)
+        learner.learn_from(minibatch, not_finite)
 
     def _after_real_step(self, steps: int) -> None:
         count = self._collector.environment.num_envs

@@ -100,6 +100,7 @@ class SacLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.agent, self.critics = agent, critics
+        self.distribution = cast(SquashedNormal, agent.distribution)
         self.target_critics = copy.deepcopy(critics).requires_grad_(False)
         # Of its logarithm, so that the temperature stays positive whatever the optimizer does.
         self.log_alpha = nn.Parameter(
@@ -114,16 +115,17 @@ class SacLoss(nn.Module):
         """The losses, and ``qvalue``, ``alpha`` and ``entropy``, of steps ``[B]``."""
         encoded = self.agent.encode(td["observation"])
         alpha = self.log_alpha.detach().exp()
+        drawn = td if "noise" in td else self.draw_noise(td)
 
         # Both critics learn the same target: the smaller of two estimates, because the policy
         # seeks out whatever a single critic overestimates.
         q = self.critics(encoded, td["action"])
-        td_target = self._td_target(td, alpha)
+        td_target = self._td_target(td, alpha, drawn["next_noise"])
         loss_qvalue = self.distance(q, td_target.expand_as(q), reduction="none").mean(-1).sum()
 
         # The policy climbs the critics through its reparameterised action. Their weights are held,
         # so that the sum of all losses can be differentiated at once.
-        action, log_prob = self._sample(td["observation"])
+        action, log_prob = self._action(td["observation"], drawn["noise"])
         min_q = self.critics(encoded, action, frozen=True).amin(0)
         loss_actor = (alpha * log_prob - min_q).mean()
 
@@ -140,21 +142,31 @@ class SacLoss(nn.Module):
             losses["loss_alpha"] = self.log_alpha * (entropy - self.target_entropy)
         return losses
 
+    def draw_noise(self, td: TensorDict) -> dict[str, torch.Tensor]:
+        """The noise ``[B, numbers]`` of both kinds of actions, which is drawn before all else."""
+        shape = (len(td["action"]), self.distribution.size)
+        device = td["action"].device
+        return {
+            name: torch.randn(shape, generator=self.generator, device=device)
+            for name in ("next_noise", "noise")
+        }
+
     @torch.no_grad()
-    def _td_target(self, td: TensorDict, alpha: torch.Tensor) -> torch.Tensor:
+    def _td_target(self, td: TensorDict, alpha: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         next_observation, reward = td["next", "observation"], td["next", "reward"].squeeze(-1)
         # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
         going_on = td["next", "terminated"].squeeze(-1).logical_not()
-        next_action, next_log_prob = self._sample(next_observation)
+        next_action, next_log_prob = self._action(next_observation, noise)
         next_q = self.target_critics(self.agent.encode(next_observation), next_action).amin(0)
         td_target: torch.Tensor
         td_target = reward + self.gamma * going_on * (next_q - alpha * next_log_prob)
         return td_target
 
-    def _sample(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _action(
+        self, observation: torch.Tensor, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """An action and its log-density, in the units of the environment."""
-        parameters = self.agent.policy(observation)
-        return self.agent.distribution.rsample(parameters, self.generator)
+        return self.distribution.moved(self.agent.policy(observation), noise)
 
     def update_targets(self) -> None:
         """Move the target critics towards the trained ones."""

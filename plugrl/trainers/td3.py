@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import nn
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.tensordict.collect.exploration import Explorer, GaussianNoise
+from plugrl.core.tensordict.learn.loss_contract import move_targets
 from plugrl.core.tensordict.off_policy import OffPolicyLearner, OffPolicyRlConfig
 from plugrl.core.tensordict.sections import TENSORDICT
 from plugrl.trainers.critics import (
@@ -102,12 +103,18 @@ class Td3Loss(nn.Module):
         self.noise, self.noise_clip = target_policy_noise, target_noise_clip
         self.generator = generator
 
-    def forward(self, td: TensorDict) -> dict[str, torch.Tensor]:
-        """Both losses, and the mean ``qvalue``, of steps ``[B]``."""
-        return {**self.critic_losses(td), **self.actor_losses(td)}
+    def forward(self, td: TensorDict, *, policy: bool = True) -> dict[str, torch.Tensor]:
+        """The losses, and the mean ``qvalue``, of steps ``[B]``.
+
+        Args:
+            td: the steps.
+            policy: false for an update in which the policy rests.
+        """
+        losses = self.critic_losses(td)
+        return {**losses, **self.actor_losses(td)} if policy else losses
 
     def critic_losses(self, td: TensorDict) -> dict[str, torch.Tensor]:
-        """``loss_qvalue`` and the mean ``qvalue``: all of an update in which the policy rests."""
+        """``loss_qvalue`` and the mean ``qvalue``."""
         q = self.critics(self.agent.encode(td["observation"]), td["action"])
         td_target = self._td_target(td)
         # Both critics learn the same target; their losses are added up.
@@ -120,6 +127,11 @@ class Td3Loss(nn.Module):
         encoded = self.agent.encode(td["observation"])
         return {"loss_actor": -self.critics(encoded, action, frozen=True, count=1).mean()}
 
+    def draw_noise(self, td: TensorDict) -> dict[str, torch.Tensor]:
+        """The noise of the target actions ``[B, *action]``."""
+        action = td["action"]
+        return {"noise": torch.randn(action.shape, generator=self.generator, device=action.device)}
+
     @torch.no_grad()
     def _td_target(self, td: TensorDict) -> torch.Tensor:
         next_observation, reward = td["next", "observation"], td["next", "reward"].squeeze(-1)
@@ -127,7 +139,7 @@ class Td3Loss(nn.Module):
         going_on = td["next", "terminated"].squeeze(-1).logical_not()
         # Noise smooths the target over similar actions, of which one may be overestimated.
         next_action = self.agent.distribution.mode(self.target_agent.policy(next_observation))
-        noise = torch.randn(next_action.shape, generator=self.generator, device=next_action.device)
+        noise = (td if "noise" in td else self.draw_noise(td))["noise"]
         noise = (noise * self.noise).clamp_(-self.noise_clip, self.noise_clip)
         half_range = (1 / self.critics.scale).view(next_action.shape[1:])
         centre = self.critics.centre.view(next_action.shape[1:])
@@ -180,10 +192,9 @@ class Td3Trainer(TwinCriticsTrainer):
         )
 
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
-        loss = cast(Td3Loss, learner.loss_module)
         if (learner.updates + 1) % self.algorithm.policy_delay:
             # The policy waits until its critics have settled; its weights and moments rest.
-            learner.update(loss.critic_losses(minibatch), not_finite, policy=False)
+            learner.learn_from(minibatch, not_finite, policy=False)
         else:
-            learner.update(loss(minibatch), not_finite)
-            loss.update_targets()
+            learner.learn_from(minibatch, not_finite)
+            move_targets(learner.loss_module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from curves import SEEDS, assert_reached, returns
 from gymnasium.spaces import Box, Discrete, Space
+from tensordict import TensorDict
 from waiting import CURVES
 
 from plugrl.core.errors import ConfigError
@@ -350,7 +352,7 @@ def test_no_update_after_a_step_makes_no_sense() -> None:
         ReplayConfig(gradient_steps=0)
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_epochs", 1), ("lmbda", 1), ("compile", True)])
+@pytest.mark.parametrize(("name", "value"), [("num_epochs", 1), ("lmbda", 1)])
 def test_a_setting_that_nothing_reads_is_found_beforehand(name: str, value: Any) -> None:
     tree = {
         "scenario": {"type": "gymnasium", "id": "Pendulum-v1"},
@@ -359,6 +361,106 @@ def test_a_setting_that_nothing_reads_is_found_beforehand(name: str, value: Any)
     }
     with pytest.raises(ConfigError, match=f"rl.{name} .*has no effect on sac; remove it"):
         prepare(tree)
+
+
+@pytest.mark.parametrize(
+    ("own", "steps"),
+    [
+        # Two iterations of 10 steps in each of 4 environments.
+        ({"train_freq": 1}, 20),
+        ({"train_freq": 4, "gradient_steps": 3}, 5 * 3),
+        ({"train_freq": 2, "gradient_steps": -1}, 10 * 2 * 4),
+    ],
+)
+def test_whether_compiling_is_earned_back_is_asked_of_all_updates(
+    own: dict[str, Any], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def asks(setting: Any, optimizer_steps: int) -> bool:
+        asked.append(optimizer_steps)
+        return False
+
+    monkeypatch.setattr("plugrl.core.tensordict.off_policy.worth_compiling", asks)
+    trained("dqn", own)
+    assert asked == [steps]
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_noise_that_was_drawn_before_gives_the_losses_of_noise_that_was_not(name: str) -> None:
+    trainer = made(name, {})
+    trainer._set_up(Aiming(ACTIONS[name]))
+    loss = trainer._learners["agent"].loss_module
+    minibatch = steps_of(ACTIONS[name])
+    state = loss.generator.get_state()
+    expected = loss(minibatch)
+    loss.generator.set_state(state)
+    drawn = minibatch.update(loss.draw_noise(minibatch))
+    after = loss.generator.get_state()
+    given = loss(drawn)
+    assert torch.equal(loss.generator.get_state(), after)
+    assert equal({k: v.detach() for k, v in given.items()}, dict(expected))
+
+
+def steps_of(action: Any, rows: int = 16, seed: int = 0) -> TensorDict:
+    """Steps with random numbers."""
+    action.seed(seed)
+    draw = torch.Generator().manual_seed(seed)
+    following = {
+        "observation": torch.randn(rows, 2, generator=draw),
+        "reward": torch.randn(rows, 1, generator=draw),
+        "terminated": torch.arange(rows).unsqueeze(-1) % 4 == 0,
+    }
+    return TensorDict(
+        {
+            "observation": torch.randn(rows, 2, generator=draw),
+            "action": torch.from_numpy(np.stack([action.sample() for _ in range(rows)])),
+            "next": TensorDict(following, batch_size=[rows]),
+        },
+        batch_size=[rows],
+    )
+
+
+#: Each compiles one graph twice, ``td3`` two, which takes some ten seconds.
+COMPILED = [
+    ("dqn", {"double": True}),
+    ("sac", {}),
+    ("td3", {}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "own"), COMPILED)
+def test_compiled_updates_and_resumed_ones_have_the_numbers_of_before(
+    name: str, own: dict[str, Any]
+) -> None:
+    def learner(compiled: bool, state: Any = None) -> tuple[Any, Any]:
+        trainer = made(name, own, max_grad_norm=1.0, lr=0.01, compile=compiled)
+        trainer._set_up(Aiming(ACTIONS[name]))
+        its = trainer._learners["agent"]
+        if state is not None:
+            its.agent.load_state_dict(state[0])
+            its.load_state_dict(state[1])
+        return trainer, its
+
+    def updated(one: tuple[Any, Any], numbers: range) -> dict[str, torch.Tensor]:
+        trainer, its = one
+        for number in numbers:
+            trainer._update(its, steps_of(ACTIONS[name], seed=number), pytest.fail)
+        return copy.deepcopy({**its.agent.state_dict(), **its.loss_module.state_dict()})
+
+    plain, whole, first = learner(False), learner(True), learner(True)
+    expected, given = updated(plain, range(6)), updated(whole, range(6))
+    assert (plain[1].is_compiled, whole[1].is_compiled) == (False, True)
+    torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
+    assert whole[1].report() == pytest.approx(plain[1].report(), rel=1e-4, abs=1e-5)
+    updated(first, range(3))
+    state = copy.deepcopy((first[1].agent.state_dict(), first[1].state_dict()))
+    # In a process of its own, the graphs would be made anew.
+    torch._dynamo.reset()
+    second = learner(True, state)
+    assert equal(updated(second, range(3, 6)), given)
+    assert second[1].is_compiled
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -20,8 +21,9 @@ from plugrl.core.tensordict.agents.preflight import trained_of
 from plugrl.core.tensordict.collect.exploration import Explorer
 from plugrl.core.tensordict.collect.replay_buffer import Key, ReplayBuffer
 from plugrl.core.tensordict.collect.rows import real_steps
+from plugrl.core.tensordict.learn.compiled_loss import worth_compiling
 from plugrl.core.tensordict.learn.learner import Learner, Means, NotFinite
-from plugrl.core.tensordict.learn.loss_contract import move_targets, total_loss
+from plugrl.core.tensordict.learn.loss_contract import move_targets
 from plugrl.core.tensordict.learn.optimizer import optimizer_for
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
 from plugrl.core.tensordict.sections import RlConfig
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.agents.agent import Agent
     from plugrl.core.tensordict.collect.rows import Rows
 
+logger = logging.getLogger(__name__)
+
 #: Settings of ``rl`` that only learners from fresh batches read.
-_UNREAD = ("num_epochs", "lmbda", "clip_value", "use_shared_body", "compile")
+_UNREAD = ("num_epochs", "lmbda", "clip_value", "use_shared_body")
 
 
 @dataclass
@@ -95,32 +99,62 @@ class OffPolicyLearner(Learner):
             Parameters of its own, such as those of critics, are trained too.
         buffer: the old steps.
         rl: the section.
+        compiled: whether the loss and its gradients go through ``torch.compile``.
     """
 
     def __init__(
-        self, agent: Agent, loss_module: torch.nn.Module, buffer: ReplayBuffer, rl: Any
+        self,
+        agent: Agent,
+        loss_module: torch.nn.Module,
+        buffer: ReplayBuffer,
+        rl: Any,
+        *,
+        compiled: bool = False,
     ) -> None:
         optimizer = optimizer_for(agent, loss_module, rl)
-        super().__init__(agent, loss_module, None, optimizer, rl.max_grad_norm)
+        super().__init__(agent, loss_module, None, optimizer, rl.max_grad_norm, compiled=compiled)
         self.buffer = buffer
         self.updates = 0
         self._means = Means()
 
+    def learn_from(
+        self, minibatch: TensorDict, not_finite: NotFinite, *, policy: bool = True
+    ) -> None:
+        """One optimizer step along the sum of the losses of a minibatch.
+
+        Args:
+            minibatch: old steps ``[B]``.
+            not_finite: called for a gradient norm that is not finite.
+            policy: whether the policy moves. If not, its weights and moments stay as they are, and
+                the loss module is called with ``policy=False``.
+        """
+        agents = None if policy else self.optimizer.active - {self.agent.name}
+        losses = self._backward(minibatch, agents, **({} if policy else {"policy": False}))
+        self._step(losses, not_finite, agents)
+
     def update(
         self, losses: Mapping[str, torch.Tensor], not_finite: NotFinite, *, policy: bool = True
     ) -> None:
-        """One optimizer step along the sum of the losses.
+        """As :meth:`learn_from`, for what has called the loss module itself.
 
         Args:
-            losses: what the loss module gave.
+            losses: what the loss module gave; they are differentiated as they are, uncompiled.
             not_finite: called for a gradient norm that is not finite.
             policy: whether the policy moves; if not, its weights and moments stay as they are.
         """
-        self._check(losses)
-        self.optimizer.zero_grad()
-        torch.autograd.backward(total_loss(losses))
+        if self.is_compiled:
+            name = type(self.loss_module).__name__
+            logger.warning("rl.compile: %s goes on uncompiled: its trainer calls it itself", name)
+            self.compile(False)
+        self._differentiate(losses)
         agents = None if policy else self.optimizer.active - {self.agent.name}
-        for name, norm in self.optimizer.step(self.max_grad_norm, agents).items():
+        self._step(losses, not_finite, agents)
+
+    def _step(
+        self, losses: Mapping[str, torch.Tensor], not_finite: NotFinite, agents: set[str] | None
+    ) -> None:
+        norms = self.optimizer.step(self.max_grad_norm, agents, clipped=self._clipped)
+        for name, norm in norms.items():
             if not math.isfinite(norm):
                 not_finite(f"gradient norm of {name}", norm)
         self.updates += 1
@@ -216,7 +250,21 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             drawn_from = seed_of(seed, name, "replay")
             buffer = ReplayBuffer(self.algorithm.buffer_size, seed=drawn_from)
             module, _ = self._loss_of(agent)
-            self._learners[name] = OffPolicyLearner(agent, module.to(self.device), buffer, rl)
+            compiled = worth_compiling(rl.compile, self._optimizer_steps())
+            self._learners[name] = OffPolicyLearner(
+                agent, module.to(self.device), buffer, rl, compiled=compiled
+            )
+
+    def _optimizer_steps(self) -> int:
+        """See the base class; of the steps at random at first, some bring updates."""
+        environment = self.scenario_instance.train_environment
+        steps = self.hyper_params.rl.num_iterations * self._steps(environment)
+        return int(steps // self.algorithm.train_freq * self._updates_of(environment.num_envs))
+
+    def _updates_of(self, count: int) -> int:
+        """The updates each time, with so many environments."""
+        own = self.algorithm
+        return int(own.train_freq * count if own.gradient_steps == -1 else own.gradient_steps)
 
     def _build_actors(self) -> dict[str, Any]:
         actors = super()._build_actors()
@@ -280,8 +328,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             self._store(t + 1, filled)
         if due and self._frames > own.learning_starts:
             started = time.perf_counter()
-            updates = own.train_freq * count if own.gradient_steps == -1 else own.gradient_steps
-            self._run_updates(updates)
+            self._run_updates(self._updates_of(count))
             self._seconds += time.perf_counter() - started
 
     def _after_real_step(self, steps: int) -> None:
@@ -308,7 +355,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         """One update of one policy and its target networks."""
-        learner.update(learner.loss_module(minibatch), not_finite)
+        learner.learn_from(minibatch, not_finite)
         move_targets(learner.loss_module)
 
     def _normalised(self, policy: str, minibatch: TensorDict) -> TensorDict:

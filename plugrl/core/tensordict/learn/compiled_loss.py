@@ -21,7 +21,7 @@ from plugrl.core.run.process.compiler import (
 from plugrl.core.tensordict.learn.loss_contract import total_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +57,13 @@ class CompiledLoss:
         max_norm: float | None = None,
     ) -> None:
         self._module = module
-        named = module.named_parameters()
-        self._parameters = {name: p for name, p in named if p.requires_grad}
         self._max_norm = max_norm
-        self._refusal = _refusal(
-            module, self._parameters, [p for own in learning.values() for p in own]
-        )
-        names = {id(p): name for name, p in self._parameters.items()}
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._refusal = _refusal(module, named, [p for own in learning.values() for p in own])
+        names = {id(p): name for name, p in named.items()}
         self._learning = {
-            agent: [names[id(p)] for p in own if id(p) in names] for agent, own in learning.items()
+            agent: {names[id(p)]: p for p in own if id(p) in names}
+            for agent, own in learning.items()
         }
         #: Norms before clipping, by agent, of the gradients that were set last.
         self.norms: dict[str, torch.Tensor] = {}
@@ -78,14 +76,22 @@ class CompiledLoss:
             self._differentiated, fullgraph=True, dynamic=True, options=dict(_OPTIONS)
         )
 
-    def __call__(self, minibatch: TensorDict) -> dict[str, torch.Tensor] | None:
+    def __call__(
+        self, minibatch: TensorDict, agents: Collection[str] | None = None, **options: Any
+    ) -> dict[str, torch.Tensor] | None:
         """What the module gives for ``minibatch [rows]``; the gradients of its losses are set.
 
-        None: it cannot be compiled, which is logged once, and nothing was changed.
+        Args:
+            minibatch: the rows.
+            agents: of which gradients are needed; None: of all.
+            options: what the module is called with besides; each of their values has a graph.
+
+        Returns:
+            None: it cannot be compiled, which is logged once, and nothing was changed.
         """
         if self._refusal is None:
             try:
-                return self._set_gradients(minibatch)
+                return self._set_gradients(minibatch, agents, options)
             # Of all classes: it comes from a compiler that is given code of users.
             except Exception as error:
                 self._refusal = compiler_failure(error)
@@ -94,33 +100,50 @@ class CompiledLoss:
         )
         return None
 
-    def _set_gradients(self, minibatch: TensorDict) -> dict[str, torch.Tensor]:
+    def _set_gradients(
+        self, minibatch: TensorDict, agents: Collection[str] | None, options: dict[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        draw = getattr(self._module, "draw_noise", None)
         with torch.no_grad():
-            gradients, losses, self.norms = self._compiled(self._parameters, minibatch.to_dict())
-        for name, parameter in self._parameters.items():
-            parameter.grad = gradients[name]
+            # Generators stay outside of graphs, which cannot hold them.
+            rows = minibatch.to_dict() | ({} if draw is None else draw(minibatch))
+            learning = {
+                a: own for a, own in self._learning.items() if agents is None or a in agents
+            }
+            gradients, losses, self.norms = self._compiled(learning, rows, options)
+        for agent, own in learning.items():
+            for name, parameter in own.items():
+                parameter.grad = gradients[agent][name]
         return dict(losses)
 
     def _differentiated(
-        self, parameters: dict[str, torch.Tensor], rows: dict[str, Any]
-    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Clipped gradients by parameter, what the module gave, and norms by agent."""
+        self,
+        learning: Mapping[str, Mapping[str, torch.Tensor]],
+        rows: dict[str, Any],
+        options: dict[str, Any],
+    ) -> tuple[
+        dict[str, dict[str, torch.Tensor]], dict[str, torch.Tensor], dict[str, torch.Tensor]
+    ]:
+        """Clipped gradients by agent and parameter, what the module gave, and norms by agent."""
         count = len(next(iter(rows.values())))
 
-        def losses_of(given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, Any]]:
+        def losses_of(
+            given: Mapping[str, Mapping[str, torch.Tensor]],
+        ) -> tuple[torch.Tensor, dict[str, Any]]:
             td = TensorDict(rows, batch_size=[count])
-            losses = dict(func.functional_call(self._module, given, (td,)).items())
+            weights = {name: weight for own in given.values() for name, weight in own.items()}
+            losses = dict(func.functional_call(self._module, weights, (td,), options).items())
             return total_loss(losses), losses
 
-        gradients, (_, losses) = func.grad_and_value(losses_of, has_aux=True)(parameters)
+        gradients, (_, losses) = func.grad_and_value(losses_of, has_aux=True)(learning)
         norms = {}
-        for agent, own in self._learning.items():
-            norm = torch.linalg.vector_norm(torch.cat([gradients[n].flatten() for n in own]))
+        for agent, own in gradients.items():
+            norm = torch.linalg.vector_norm(torch.cat([each.flatten() for each in own.values()]))
             norms[agent] = norm
             if self._max_norm is not None:
                 # As torch.nn.utils.clip_grad_norm_ does.
                 factor = (self._max_norm / (norm + 1e-6)).clamp(max=1.0)
-                gradients |= {name: gradients[name] * factor for name in own}
+                gradients[agent] = {name: each * factor for name, each in own.items()}
         return gradients, losses, norms
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -172,8 +172,7 @@ class Learner:
             for minibatch in minibatches(rows, minibatch_size, order):
                 losses = self._backward(minibatch)
                 # Clips the gradient, where the compiled graph has not, then steps.
-                clipped = None if self._compiled is None else self._compiled.norms
-                norms = self.optimizer.step(self.max_grad_norm, clipped=clipped)
+                norms = self.optimizer.step(self.max_grad_norm, clipped=self._clipped)
                 norm = norms[self.agent.name]
                 if not math.isfinite(norm):
                     not_finite("gradient norm", norm)
@@ -182,22 +181,39 @@ class Learner:
                 means.add({"grad_norm": norm})
         return means.take()
 
-    def _backward(self, minibatch: TensorDict) -> Mapping[str, torch.Tensor]:
-        """Set the gradients of the losses of a minibatch; give what the loss module gave."""
+    @property
+    def _clipped(self) -> Mapping[str, torch.Tensor] | None:
+        """Norms of the gradients that a compiled graph has clipped; None: they are not clipped."""
+        return None if self._compiled is None else self._compiled.norms
+
+    def _backward(
+        self, minibatch: TensorDict, agents: Collection[str] | None = None, **options: Any
+    ) -> Mapping[str, torch.Tensor]:
+        """Set the gradients of the losses of a minibatch; give what the loss module gave.
+
+        Args:
+            minibatch: the rows.
+            agents: of which gradients are needed; None: of all.
+            options: what the loss module is called with besides.
+        """
         if self._compiled is not None:
-            compiled = self._compiled(minibatch)
+            compiled = self._compiled(minibatch, agents, **options)
             if compiled is not None:
                 return compiled
             self._compiled = None
-        losses: Mapping[str, torch.Tensor] = self.loss_module(minibatch)
+        losses: Mapping[str, torch.Tensor] = self.loss_module(minibatch, **options)
+        self._differentiate(losses)
+        return losses
+
+    def _differentiate(self, losses: Mapping[str, torch.Tensor]) -> None:
+        """Set the gradients of what the loss module gave."""
         self.optimizer.zero_grad()
         backward = getattr(self.loss_module, "backward", None)
         if backward is not None:
             backward(losses)
         else:
             self._check(losses)
-            total_loss(losses).backward()  # type: ignore[no-untyped-call]
-        return losses
+            torch.autograd.backward(total_loss(losses))
 
     def _check(self, losses: Any) -> None:
         """Refuse what cannot be differentiated, the first time."""

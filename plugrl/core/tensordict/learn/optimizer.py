@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,10 @@ class ParameterGroup:
 
 
 class AgentOptimizer:
-    """One ``torch.optim.Adam`` for each agent, with parameter groups for its learning rates.
+    """One ``torch.optim.Adam`` for all agents, each of which has a gradient norm of its own.
 
-    So agents do not take shares of one another's gradient norms, and may step apart.
+    So all that learn step in one pass over their weights, do not take shares of one another's
+    norms, and may rest while others step.
 
     Args:
         groups: the parameters of an agent need not stand together.
@@ -59,9 +59,12 @@ class AgentOptimizer:
                 self._groups.setdefault(group.agent, []).append(group)
             for parameter in group.parameters:
                 parameter.requires_grad_(group.lr > 0)
-        self._adams = {
-            agent: _adam(_merged(own), betas=betas, eps=eps) for agent, own in self._groups.items()
+        #: By agent, in the order of its parts, as they are counted in a saved state.
+        self._parameters = {
+            agent: [p for group in own for p in group.parameters]
+            for agent, own in self._groups.items()
         }
+        self._adam = _adam(_by_rate(groups), betas=betas, eps=eps)
         self._learning = {
             agent: [p for g in own if g.lr > 0 for p in g.parameters]
             for agent, own in self._groups.items()
@@ -81,19 +84,17 @@ class AgentOptimizer:
     def set_lr_factor(self, factor: float) -> None:
         """Multiply all learning rates by ``factor`` from now on, as annealing does."""
         self._lr_factor = factor
-        for adam in self._adams.values():
-            for group in adam.param_groups:
-                lr = group["initial_lr"] * factor
-                if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(lr)
-                else:
-                    group["lr"] = lr
+        for group in self._adam.param_groups:
+            lr = group["initial_lr"] * factor
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
         for learning in self._learning.values():
-            for parameter in learning:
-                parameter.grad = None
+            _drop_gradients(learning)
 
     def step(
         self,
@@ -102,12 +103,13 @@ class AgentOptimizer:
         *,
         clipped: Mapping[str, torch.Tensor] | None = None,
     ) -> dict[str, float]:
-        """Clip the gradients of each agent, then change its weights.
+        """Clip the gradients of each agent, then change the weights of all.
 
         Args:
             max_norm: largest Euclidean norm of the gradients of one agent, clipped as
                 ``torch.nn.utils.clip_grad_norm_`` does. None: as they are.
-            agents: whose step it is; None: that of all. The others stay as they are.
+            agents: whose step it is; None: that of all. The weights and moments of the others stay
+                as they are, and their gradients are dropped.
             clipped: the norms of gradients that were clipped already. None: they are not.
 
         Returns:
@@ -115,8 +117,9 @@ class AgentOptimizer:
             of that agent was changed.
         """
         norms = {}
-        for agent, learning in self._learning.items():
-            if not learning or (agents is not None and agent not in agents):
+        for agent, learning in self.learning.items():
+            if agents is not None and agent not in agents:
+                _drop_gradients(learning)
                 continue
             if clipped is None:
                 gradients = [p.grad.flatten() for p in learning if p.grad is not None]
@@ -126,16 +129,19 @@ class AgentOptimizer:
                 total = clipped[agent]
             norms[agent] = norm = float(total)
             if not math.isfinite(norm):
-                continue
-            if clipped is None and max_norm is not None and norm > max_norm:
+                _drop_gradients(learning)
+            elif clipped is None and max_norm is not None and norm > max_norm:
                 nn.utils.clip_grads_with_norm_(learning, max_norm, total)
-            self._adams[agent].step()
+        self._adam.step()
         return norms
 
     def step_on_device(
         self, max_norm: float | None = None, *, clipped: Mapping[str, torch.Tensor] | None = None
     ) -> dict[str, torch.Tensor]:
-        """As :meth:`step`, without a look at any value, so that a GPU can replay it."""
+        """As :meth:`step`, without a look at any value, so that a GPU can replay it.
+
+        Where one norm is not finite, nothing of any agent is changed.
+        """
         norms = {}
         for agent, learning in self.learning.items():
             if clipped is None:
@@ -146,18 +152,23 @@ class AgentOptimizer:
             else:
                 total = clipped[agent]
             norms[agent] = total
-            # Where it is set, fused kernels leave weights and moments as they are.
-            self._adams[agent].found_inf = (~total.isfinite()).float()  # type: ignore[attr-defined]
-            self._adams[agent].step()
+        # Where it is set, fused kernels leave weights and moments as they are.
+        lost = ~torch.stack(list(norms.values())).isfinite().all()
+        self._adam.found_inf = lost.float()  # type: ignore[attr-defined]
+        self._adam.step()
         return norms
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts: all that the next step needs beside weights and settings."""
+        moments = self._adam.state
         return {
             "lr_factor": self._lr_factor,
             "agents": {
-                agent: {"parts": self._parts(agent), "state": adam.state_dict()["state"]}
-                for agent, adam in self._adams.items()
+                agent: {
+                    "parts": self._parts(agent),
+                    "state": {i: moments[p] for i, p in enumerate(own) if p in moments},
+                }
+                for agent, own in self._parameters.items()
             },
         }
 
@@ -168,19 +179,23 @@ class AgentOptimizer:
             RunError: it belongs to other agents, parts or sizes.
         """
         saved = state["agents"]
-        for agent in dict.fromkeys((*self._adams, *saved)):
-            parts = self._parts(agent) if agent in self._adams else None
+        for agent in dict.fromkeys((*self._groups, *saved)):
+            parts = self._parts(agent) if agent in self._groups else None
             if saved.get(agent, {}).get("parts") != parts:
                 raise RunError(
                     f"the saved optimizer state of agent {agent} is of other parts or sizes; "
                     "resume with the agents of the run"
                 )
-        for agent, adam in self._adams.items():
+        every = [p for group in self._adam.param_groups for p in group["params"]]
+        place = {id(p): i for i, p in enumerate(every)}
+        held: dict[int, Any] = {}
+        for agent, own in self._parameters.items():
             moments = saved[agent].get("state")
             if moments is None:
                 moments = _moments_of_0_1(saved[agent], self._groups[agent])
-            # Copied, as torch would keep the given moments and change them in place.
-            adam.load_state_dict({**adam.state_dict(), "state": copy.deepcopy(moments)})
+            held |= {place[id(own[i])]: each for i, each in moments.items()}
+        # Copied, as torch would keep the given moments and change them in place.
+        self._adam.load_state_dict({**self._adam.state_dict(), "state": copy.deepcopy(held)})
         self.set_lr_factor(float(state["lr_factor"]))
 
     def _parts(self, agent: str) -> list[list[Any]]:
@@ -213,12 +228,17 @@ def optimizer_for(agent: Agent, loss_module: nn.Module, rl: Any) -> AgentOptimiz
     return AgentOptimizer(groups, eps=rl.adam_eps)
 
 
-def _merged(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
-    """Neighbours that learn at one rate as one group, since a step takes its time for each."""
-    return [
-        {"params": [p for g in alike for p in g.parameters], "lr": lr, "initial_lr": lr}
-        for lr, alike in itertools.groupby(groups, lambda group: group.lr)
-    ]
+def _by_rate(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
+    """What learns at one rate as one group, since a step takes its time for each."""
+    alike: dict[float, list[nn.Parameter]] = {}
+    for group in groups:
+        alike.setdefault(group.lr, []).extend(group.parameters)
+    return [{"params": own, "lr": lr, "initial_lr": lr} for lr, own in alike.items() if own]
+
+
+def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def _adam(groups: list[dict[str, Any]], **options: Any) -> torch.optim.Adam:

@@ -92,8 +92,8 @@ class ReplayedLearner(Learner):
 
     def _step(self, minibatch: TensorDict) -> Mapping[str, torch.Tensor]:
         losses = self._backward(minibatch)
-        clipped = None if self._compiled is None else self._compiled.norms
-        norm = self.optimizer.step_on_device(self.max_grad_norm, clipped=clipped)[self.agent.name]
+        norms = self.optimizer.step_on_device(self.max_grad_norm, clipped=self._clipped)
+        norm = norms[self.agent.name]
         move_targets(self.loss_module)
         means = {name: value.detach().float().mean() for name, value in losses.items()}
         # One that is not finite makes this sum so too.

@@ -264,6 +264,61 @@ def test_a_state_belongs_to_parts_whatever_their_learning_rates_are_now():
     assert torch.equal(weights(second), weights(whole))
 
 
+def test_agents_of_other_rates_resume_as_they_were_saved():
+    """Whatever the order in which the optimizer holds their parameters."""
+    wholes, firsts, seconds = ([network(), network(1)] for _ in range(3))
+
+    def both(models):
+        ours, other = models
+        rates = [(1e-2, 1e-3, 1e-2), (1e-3, 1e-2, 1e-3)]
+        return AgentOptimizer([*groups_of(ours, "a", rates[0]), *groups_of(other, "b", rates[1])])
+
+    train(both(wholes), wholes, range(8))
+    before = both(firsts)
+    train(before, firsts, range(4))
+    # As torch counts the moments of an optimizer of one agent: in the order of its parameters.
+    saved = before.state_dict()["agents"]
+    for (agent, held), model in zip(saved.items(), firsts, strict=True):
+        shapes = [tuple(held["state"][i]["exp_avg"].shape) for i in range(6)]
+        assert shapes == [tuple(p.shape) for p in model.parameters()], agent
+    after = both(seconds)
+    for second, first in zip(seconds, firsts, strict=True):
+        second.load_state_dict(first.state_dict())
+    after.load_state_dict(before.state_dict())
+    train(after, seconds, range(4, 8))
+    for second, whole in zip(seconds, wholes, strict=True):
+        assert torch.equal(weights(second), weights(whole))
+
+
+def test_an_agent_that_is_lost_leaves_the_step_to_the_others():
+    ours, alone, lost = network(), network(), network(1)
+    both = AgentOptimizer([*groups_of(ours, "a"), *groups_of(lost, "b")])
+    single = AgentOptimizer(groups_of(alone, "a"))
+    before = weights(lost)
+    for step in range(3):
+        both.zero_grad()
+        (loss_of(ours, step) + loss_of(lost, step) * float("inf")).backward()
+        norms = both.step(0.5)
+        assert norms["a"] < float("inf")
+        assert not norms["b"] < float("inf")
+    train(single, [alone], range(3))
+    assert torch.equal(weights(ours), weights(alone))
+    assert torch.equal(weights(lost), before)
+
+
+def test_all_agents_step_in_one_call(monkeypatch):
+    calls = []
+    step = torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda adam: calls.append(step(adam)))
+    ours, other = network(), network(1)
+    optimizer = AgentOptimizer([*groups_of(ours, "a"), *groups_of(other, "b")])
+    before = weights(ours), weights(other)
+    train(optimizer, [ours, other], [1])
+    assert len(calls) == 1
+    assert not torch.equal(weights(ours), before[0])
+    assert not torch.equal(weights(other), before[1])
+
+
 def test_a_step_can_be_that_of_some_agents():
     ours, alone, other = network(), network(), network(1)
     both = AgentOptimizer([*groups_of(ours, "a"), *groups_of(other, "b")])

@@ -13,6 +13,7 @@ from plugrl.core.tensordict.agents.distributions.distribution import ActionDistr
 
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)
+_CPU = torch.device("cpu")
 
 
 class Normal(ActionDistribution):
@@ -58,15 +59,20 @@ class Normal(ActionDistribution):
         squares = (2 * log_std).exp() + (mean - to).square()
         return (to_log_std - log_std + squares * (-2 * to_log_std).exp() / 2 - 0.5).sum(-1)
 
-    def _noise(self, mean: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-        return torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-
     def rsample(
         self, params: torch.Tensor, generator: torch.Generator | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See the base class."""
+        shape = (*params.shape[:-1], self.size)
+        noise = torch.randn(shape, generator=generator, device=params.device, dtype=params.dtype)
+        return self.moved(params, noise)
+
+    def moved(self, params: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The actions that standard normal noise ``[..., size]`` makes, with log-densities.
+
+        As :meth:`rsample`, for what has drawn the noise already.
+        """
         mean, log_std = self._moments(params)
-        noise = self._noise(mean, generator)
         return self._shaped(mean + log_std.exp() * noise), _log_density(noise, log_std)
 
     def mode(self, params: torch.Tensor) -> torch.Tensor:
@@ -129,7 +135,7 @@ class SquashedNormal(Normal):
         flat_low, flat_high = low.reshape(-1), high.reshape(-1)
         self._middle, self._scale = (flat_low + flat_high) / 2, (flat_high - flat_low) / 2
         self.log_scale = float(np.log(self._scale.astype(np.float64)).sum())
-        self._tensors: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._tensors = {_CPU: (torch.from_numpy(self._middle), torch.from_numpy(self._scale))}
 
     def _moments(self, params: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, log_std = torch.split(params, self.size, -1)
@@ -140,10 +146,13 @@ class SquashedNormal(Normal):
         return mean, np.clip(log_std, np.float32(-20), np.float32(2))
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        if device not in self._tensors:
-            middle, scale = torch.from_numpy(self._middle), torch.from_numpy(self._scale)
-            self._tensors[device] = (middle.to(device), scale.to(device))
-        return self._tensors[device]
+        known = self._tensors.get(device)
+        if known is None:
+            middle, scale = self._tensors[_CPU]
+            known = middle.to(device), scale.to(device)
+            if not torch.compiler.is_compiling():  # there, they would be tensors of a tracer
+                self._tensors[device] = known
+        return known
 
     def log_prob(self, params: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """Log-density of actions; at the very bounds that of a number just within them."""
@@ -158,12 +167,9 @@ class SquashedNormal(Normal):
         """An estimate from one sample, which can be differentiated: there is no closed form."""
         return -self.rsample(params)[1]
 
-    def rsample(
-        self, params: torch.Tensor, generator: torch.Generator | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def moved(self, params: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See the base class."""
         mean, log_std = self._moments(params)
-        noise = self._noise(mean, generator)
         straight = mean + log_std.exp() * noise
         middle, scale = self._on(params.device)
         log_prob = _log_density(noise, log_std) - _log_slope(straight).sum(-1) - self.log_scale
