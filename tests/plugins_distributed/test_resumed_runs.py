@@ -2,7 +2,9 @@
 
 import json
 import os
+import resource
 import signal
+from pathlib import Path
 
 import kills
 import pytest
@@ -14,19 +16,23 @@ from plugrl.core.errors import RunError
 from plugrl.core.experiment import prepare, resume, start
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.plugins.distributed import train_service
+from plugrl.testing import tiny
 
 pytestmark = pytest.mark.slow
 
 
-def tree(folder, steps=4):
+#: States of so many megabytes that their memory goes back to the machine after each pass.
+WIDE = {
+    "models": {"policy": {"source": {"config": {"intermediate_size": 2**17}}}},
+    "data": {"rollout_repeat_n": 96},
+}
+
+
+def tree(folder, sections=None):
     """Four steps, of which each but the first two may be lost."""
-    return spread(
-        configuration(
-            "self_hosted_grpo",
-            folder,
-            {"trainer": {"total_train_steps": steps}, "settings": {"checkpoint_every": 2}},
-        )
-    )
+    own = {"trainer": {"total_train_steps": 4}, "settings": {"checkpoint_every": 2}}
+    given = tiny.merged(own, sections or {})
+    return spread(configuration("self_hosted_grpo", folder, given))
 
 
 def learned(folder):
@@ -58,22 +64,41 @@ def find(state, name):
                 yield from find(value, name)
 
 
+def find_number(state, name):
+    """The first number of a name in a state."""
+    if not hasattr(state, "items"):
+        return None
+    found = [v if k == name else find_number(v, name) for k, v in state.items()]
+    return next((each for each in found if each is not None), None)
+
+
 def assert_same(one, other):
     assert one[0] == other[0]
     assert one[1].keys() == other[1].keys()
     assert all(torch.equal(value, other[1][name]) for name, value in one[1].items())
 
 
-class Killer:
-    """Kills a rank after a step."""
+class Fate:
+    """Does something to the process of a rank after a step."""
 
-    def __init__(self, step, rank, taken):
-        self.step, self.rank, self.taken = step, rank, taken
+    def __init__(self, step, rank, taken, strike):
+        self.step, self.rank, self.taken, self.strike = step, rank, taken, strike
 
     @hookimpl
     def plugrl_step_end(self, step):
         if step == self.step:
-            os.kill(self.taken[-1].processes[self.rank], signal.SIGKILL)
+            self.strike(self.taken[-1].processes[self.rank])
+
+
+def kill(process):
+    os.kill(process, signal.SIGKILL)
+
+
+def starve(process):
+    """Give it no more memory than it has."""
+    with open(f"/proc/{process}/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.prlimit(process, resource.RLIMIT_AS, (used, used))
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +113,42 @@ def uninterrupted(cluster, learned_once, tmp_path):
     return learned_once[0]
 
 
+@pytest.fixture
+def struck(monkeypatch):
+    """Runs to the end that a rank has; gives the folder of the run."""
+
+    def run(configured, step, rank, strike, said):
+        taken, take = [], train_service.take_ranks
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                train_service, "take_ranks", lambda *key: taken.append(take(*key)) or taken[-1]
+            )
+            experiment = prepare(configured)
+            experiment.plugins.manager.register(Fate(step, rank, taken, strike))
+            with pytest.raises(RunError, match=said):
+                start(experiment)
+        (folder,) = Path(configured["settings"]["runs_folder"], "conformance").iterdir()
+        return folder
+
+    return run
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("step", [1, 3])
-def test_a_run_that_lost_a_rank(cluster, uninterrupted, rank, step, tmp_path, monkeypatch):
-    taken, take = [], train_service.take_ranks
-    monkeypatch.setattr(
-        train_service, "take_ranks", lambda *key: taken.append(take(*key)) or taken[-1]
-    )
-    experiment = prepare(tree(tmp_path / "runs"))
-    experiment.plugins.manager.register(Killer(step, rank, taken))
-    with pytest.raises(RunError, match=f"rank {rank} on node .* was killed"):
-        start(experiment)
-    (folder,) = (tmp_path / "runs" / "runs" / "conformance").iterdir()
+def test_a_run_that_lost_a_rank(uninterrupted, struck, rank, step, tmp_path):
+    said = f"rank {rank} on node .* was killed"
+    folder = struck(tree(tmp_path / "runs"), step, rank, kill, said)
     assert_same(learned(resume(folder).folder), uninterrupted)
+
+
+def test_a_run_whose_rank_ran_out_of_memory(cluster, struck, tmp_path):
+    expected = learned(start(prepare(tree(tmp_path / "whole", WIDE))).folder)
+    said = r"rank 1 on node \S+ .*out of memory.* while it .*; .*(lower|take) "
+    folder = struck(tree(tmp_path / "runs", WIDE), 3, 1, starve, said)
+    # The checkpoint of step 2 is whole; step 3 is made once more.
+    last = checkpoint.load(checkpoint.latest(folder / "checkpoints"))
+    assert find_number(last, "optimizer_steps") == 2
+    assert_same(learned(resume(folder).folder), expected)
 
 
 @pytest.mark.parametrize("line", [2, 4])
