@@ -6,14 +6,17 @@ import re
 import signal
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from odd_engine import note
 from waiting import DEADLINE, wait_until
 
-from plugrl.core.errors import ConfigError, RunError
-from plugrl.core.experiment import prepare, start
+from plugrl.core.errors import ConfigError, ContractError, RunError
+from plugrl.core.experiment import prepare, resume, start
 from plugrl.core.run.records.places import read_places
+from plugrl.core.text.inference.completions import complete_requests
 from plugrl.core.text.inference.requests import GenerationRequest
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import AdapterWeights
@@ -27,6 +30,11 @@ from plugrl.testing.suite.test_inference_service import InferenceServiceContract
 from plugrl.testing.suite.test_trainer import assert_equal_states, comparable_metrics
 
 pytestmark = pytest.mark.integration
+#: It does what is asked of it, unless a note says otherwise.
+ENGINE = {
+    "custom_inference_service_module_path": str(Path(__file__).with_name("odd_engine.py")),
+    "custom_inference_service_class_name": "OddEngine",
+}
 
 
 def loaded(service):
@@ -36,7 +44,7 @@ def loaded(service):
 
 @pytest.fixture(scope="module")
 def shared(ray_session):
-    service = loaded(RayInferenceService({"replicas": 2, "max_restarts": 2}))
+    service = loaded(RayInferenceService({"engine": ENGINE, "replicas": 2, "max_restarts": 2}))
     yield service
     service.close()
 
@@ -128,6 +136,90 @@ def test_two_replicas_give_the_numbers_of_one_process(far, near):
     long = GenerationRequest([1] * 64, SamplingParams(max_new_tokens=1), (0, 0, 0, 0, 0))
     with pytest.raises(ConfigError, match="fills the model's context of 64"):
         far.generate([long])
+
+
+@pytest.fixture
+def told(far, notes):
+    """Writes a note for the second replica; it is taken away by the test, or at its end."""
+    made = []
+
+    def write(what, text=""):
+        made.append(note(notes, what, far.replicas.places[1]["pid"]))
+        made[-1].write_text(text)
+        return made[-1]
+
+    yield write
+    for each in made:
+        each.unlink(missing_ok=True)
+
+
+def is_open(service, number):
+    return service.replicas.uses[number]._open > 0
+
+
+def test_a_replica_that_is_slow_is_waited_for_and_the_other_goes_on(far, near, told, caplog):
+    requests = requests_of(near)
+    wanted = expected(near, requests)
+    before = far.replicas.lives
+    slow = told("slow")
+    # A list: the other has answered its part.
+    asking = Asking(lambda: far.generate(requests))
+    wait_until(lambda: is_open(far, 1) and not is_open(far, 0))
+    slow.unlink()
+    assert asking.wait() == wanted
+
+    # One by one: the other answers its requests, and takes those that come.
+    slow = told("slow")
+
+    async def each(some):
+        return await asyncio.gather(*map(far.complete, some))
+
+    asking = Asking(lambda: asyncio.run(each(requests)))
+    wait_until(lambda: far._placement._open == [0, 6])
+    more = [request for request in requests if request.stream[2] in (0, 2)]
+    assert [a.tokens for a in asyncio.run(each(more))] == [
+        a.tokens for a, r in zip(wanted, requests, strict=True) if r in more
+    ]
+    assert far._placement._open == [0, 6]
+    slow.unlink()
+    assert [answer.tokens for answer in asking.wait()] == [answer.tokens for answer in wanted]
+    assert far.replicas.lives == before
+    assert "another takes over" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("nothing", "answered NoneType; a list of completions is expected"),
+        ("few", "answered 5 of 6 requests"),
+        ("numbers", "answered int to a request; a Completion is expected"),
+        ("iterator", "answered list_iterator; a list of completions is expected"),
+        ("tokens", r"answered \d+ tokens with \d+ log-probabilities"),
+    ],
+)
+def test_what_is_no_answer_ends_the_run_and_names_the_replica(far, near, told, kind, said):
+    requests = requests_of(near)
+    restarts = far.replicas.restarts
+    wrong = told("nonsense", kind)
+    where = r" \(replica 2 of model 'policy' on node \S+, while it answered 6 requests in step 4\)$"
+    with pytest.raises(ContractError, match="^model 'policy' " + said + where) as raised:
+        complete_requests("policy", far, requests)
+    assert "\n" not in str(raised.value)
+    wrong.unlink()
+    # Nothing has died of it.
+    assert far.generate(requests) == expected(near, requests)
+    assert far.replicas.restarts == restarts
+
+
+def test_one_answer_among_others_is_looked_at_too(far, near, told):
+    request = requests_of(near)[3]
+    # New prompts go to the first, unless it has something to do.
+    far._placement._open[0] += 1
+    told("nonsense", "nothing")
+    where = r"replica 2 of model 'policy' on node \S+, while it answered 1 request in step 4"
+    with pytest.raises(ContractError, match="answered NoneType to a request; .*" + where):
+        asyncio.run(far.complete(request))
+    far._placement._open[0] -= 1
 
 
 def test_a_replica_that_dies_is_replaced_and_no_number_changes(far, near, caplog):
@@ -240,3 +332,31 @@ def test_a_run_on_one_replica_equals_one_in_this_process(tmp_path, ray, settings
     assert_equal_states(near, far)
     # What is listed of a replica is what it did last: it has the weights of the last step.
     assert f"; weights of version {far['policy']['version']}; " in said
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_for_nonsense_is_resumed_and_equal(tmp_path, ray, settings, notes):
+    def configuration(name, engine):
+        (tmp_path / name).mkdir()
+        tree = tiny.config("self_hosted_grpo", tmp_path / name)
+        tree["models"]["policy"]["inference"] = engine
+        tree["trainer"]["total_train_steps"] = 4
+        tree["settings"]["cluster"] = settings
+        return tree
+
+    whole = start(prepare(configuration("near", {"type": "transformers"})))
+    wrong = note(notes, "nonsense-in-step", 3)
+    wrong.write_text("few")
+    said = (
+        r"answered 7 of 8 requests \(replica 1 of model 'policy' on node \S+, while it answered 8 "
+    )
+    try:
+        with pytest.raises(ContractError, match=said + r"requests in step 3\)"):
+            start(prepare(configuration("far", {"type": "ray", "engine": ENGINE})))
+    finally:
+        wrong.unlink()
+    (folder,) = (tmp_path / "far" / "runs").glob("*/[0-9]*")
+    resumed = resume(folder)
+    assert comparable_metrics(resumed) == comparable_metrics(whole)
+    far, near = (run.checkpoint()["trainer"]["models"] for run in (resumed, whole))
+    assert_equal_states(far, near)

@@ -9,7 +9,7 @@ from actors import OnActors
 from collector import without_pid
 from waiting import wait_until
 
-from plugrl.core.errors import ConfigError
+from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.experiment import prepare, start
 from plugrl.core.run.records.places import read_places
 from plugrl.core.run.records.timeline_reader import read_timeline
@@ -103,6 +103,37 @@ def test_a_message_that_cannot_be_read_ends_the_process_and_is_said(collect, cap
     assert "was ended because it sent what cannot be read (" in caplog.text
 
 
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", *map(slow, ("elsewhere", "outside", "unsampled", "long"))]
+)
+def test_what_is_no_trajectory_ends_the_run_and_names_the_actor(collect, name):
+    with pytest.raises(RunError) as here:
+        collect(name, 0)
+    with pytest.raises(RunError) as there:
+        collect(name, 2)
+    where = r" \(worker-[12] on node \S+ in step 7\)"
+    assert re.fullmatch(re.escape(str(here.value)) + where, str(there.value))
+
+
+@pytest.mark.parametrize("name", ["wrong_mask", "raises", "exits"])
+def test_attempts_that_fail_in_actors_are_those_that_fail_here(collect, name):
+    expected = collect(name, 0)
+    assert not all(trajectory.valid for trajectory in expected)
+    assert collect(name, 2) == expected
+    assert collect.pool.take_restarts() == 0
+
+
+def test_a_result_that_cannot_be_sent_is_invalid_alone(collect):
+    found = collect("unpicklable", 2)
+    assert [t.valid for t in found] == [True, True, False, False, True, True, True, True]
+    assert found[2].failure.startswith("what unpicklable returned cannot be sent to the driver: ")
+    assert collect.pool.take_restarts() == 0
+
+
 def test_actors_that_do_not_fit_are_refused(ray, notes):
     collect = OnActors(notes, resources={"CPU": 4})
     with pytest.raises(ConfigError, match=r"2 actors with 4 CPU each do not fit: 1 do \(.* 6 CPU"):
@@ -130,6 +161,7 @@ def test_a_whole_run_equals_one_in_processes(tmp_path, ray, settings, own_proces
     assert_equal_states(near, far)
 
 
+@pytest.mark.slow
 def test_a_fully_asynchronous_run_trains_each_attempt_once(tmp_path, ray, settings, monkeypatch):
     trained = []
     plain = TrajectoryTrainer._train_models

@@ -7,8 +7,7 @@ from actors import OnActors
 from collector import without_pid
 from machine_memory import kilobytes
 from odd_engine import note
-from test_engines import expected, loaded, requests_of
-from test_odd_answers import ENGINE
+from test_engines import ENGINE, expected, loaded, requests_of
 
 from plugrl.core.errors import RunError
 from plugrl.core.run.process import cluster as configured
