@@ -348,10 +348,8 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             guards.check_finite(name, value, step=iteration)
 
         for name, learner in self._learning.items():
-            for _ in range(updates if len(learner.buffer) else 0):
-                self._update(
-                    learner, self._normalised(name, learner.buffer.sample(size)), not_finite
-                )
+            for minibatch in learner.buffer.minibatches(updates, size) if learner.buffer else ():
+                self._update(learner, self._normalised(name, minibatch), not_finite)
 
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         """One update of one policy and its target networks."""

@@ -120,6 +120,20 @@ def test_what_is_drawn_depends_on_the_seed_alone() -> None:
     assert not torch.equal(one, another)
 
 
+@pytest.mark.parametrize(("number", "count"), [(1, 5), (7, 3), (2, 700), (3, 2000)])
+def test_minibatches_are_the_next_draws(number: int, count: int) -> None:
+    one, other = (ReplayBuffer(50, seed=1) for _ in range(2))
+    for buffer in (one, other):
+        buffer.add(steps(list(range(40))))
+    drawn = list(one.minibatches(number, count))
+    assert len(drawn) == number
+    for minibatch in drawn:
+        assert (minibatch == other.sample(count)).all()
+    assert torch.equal(one.sample(4)["action"], other.sample(4)["action"])
+    with pytest.raises(ContractError, match="empty"):
+        next(ReplayBuffer(50).minibatches(1, 2))
+
+
 def test_what_is_drawn_is_a_copy() -> None:
     buffer = ReplayBuffer(3)
     batch = steps([1, 2, 3])
