@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.core.config.preflight import section_at
 from plugrl.core.text.dialogue.environment import incompatibility
 from plugrl.core.text.dialogue.prompts import no_room
@@ -92,9 +93,12 @@ def _without_effect(check: Preflight, tester: str, train: Any) -> Iterator[Findi
             instead = f"; set trainer.{own[name]}" if name in own else "; leave it out"
             yield path, f"has no effect: the trainer has an optimizer of its own{instead}"
 
-    # A batch is one pass, whatever its size.
-    for name in ("micro_batch_size", "micro_batch_tokens"):
-        if train.get(name) is not None:
+    # A batch is one pass, whatever its size. Runs of 0.1 hold the default that there was.
+    for name, unwritten in (
+        ("micro_batch_size", (None, MICRO_BATCH_ROWS)),
+        ("micro_batch_tokens", (None,)),
+    ):
+        if train.get(name) not in unwritten:
             path = f"models.{tester}.train.{name}"
             yield path, "has no effect: a batch is one pass; set trainer.batch_size"
 
