@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     *("own_home", "processor_time", "forking_servers"),
-    *("forked_workers", "full_collections"),
+    *("forked_workers", "full_collections", "root_logger"),
 ]
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
