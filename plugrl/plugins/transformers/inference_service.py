@@ -107,7 +107,8 @@ class TransformersInferenceService(InferenceService):
         self._compiler = StepCompiler(
             self._model, spec.name, self.config.compile, spec.decode_steps
         )
-        apart = self.config.overlap == "streams"
+        # Memory that training has in turns belongs to one stream, and nothing overlaps then.
+        apart = self.config.overlap == "streams" and self._memory is None
         self._stream = DecodeStream(self._model.device, apart=apart)
         self._prepare()
         # Each look into a configuration of transformers costs microseconds.
