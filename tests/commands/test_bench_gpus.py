@@ -38,7 +38,10 @@ def test_one_device_comes_first_in_each_work(script):
     assert "separated" not in {cell[2] for cell in alone}
 
 
-SMALL = "--devices 2 --device cpu --works tiny --steps 2 --warm-up 1 --threads 1 --modes sync"
+SMALL = (
+    "--devices 2 --device cpu --works tiny --steps 2 --warm-up 1 --threads 1 --modes sync "
+    "--limit 850"
+)
 
 
 def rows_of(*words):
