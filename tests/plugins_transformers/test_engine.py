@@ -110,6 +110,22 @@ def forward(engine, tokens):
         return engine._model(torch.tensor([tokens], device=engine._model.device)).logits[0].cpu()
 
 
+def test_memory_is_lent_between_answers_and_not_during_them(engine_of):
+    engine = engine_of()
+    asked = ask(PROMPTS, max_new_tokens=12)
+    wanted = [answer.tokens for answer in engine.generate(asked)]
+    (decoder,) = engine._idle
+    decoder.lend_memory()
+    assert [answer.tokens for answer in engine.generate(asked)] == wanted
+    rows = [engine._row(request) for request in asked]
+    decoder.admit(rows)
+    ended = decoder.step()
+    decoder.lend_memory()
+    while decoder.live:
+        ended += decoder.step()
+    assert {row: row.tokens for row in ended} == dict(zip(rows, wanted, strict=True))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_answers_equal_those_of_generate(engine_of, family):
     engine = engine_of(family)

@@ -46,6 +46,30 @@ def test_without_a_compiler_a_step_attends_in_operations_of_torch(monkeypatch, c
 
 
 @on_both
+@pytest.mark.parametrize(
+    ("rows", "capacity"), [(4, 16), (2, 8), (6, 16)], ids=["same", "fewer", "more"]
+)
+def test_lent_memory_is_given_up_and_comes_back_empty(device, rows, capacity):
+    held = slots(device)
+    held.reserve(4, 16, 0)
+    held.keys.fill_(float("nan"))
+    held.lend()
+    held.lend()
+    assert held.keys.untyped_storage().size() == held.values.untyped_storage().size() == 0
+    # Others lie there now.
+    others = [torch.full((4 * 16 * 6 * 4,), float("nan"), device=device) for _ in range(8)]
+    generation = held.generation
+    held.reserve(rows, capacity, 0)
+    assert held.keys.shape[1] >= rows
+    assert held.keys.shape[3] >= capacity
+    # Captured steps know the addresses, which are others while the old ones are in use.
+    assert held.generation != generation
+    assert float(held.keys.abs().max()) == float(held.values.abs().max()) == 0
+    held.keys.fill_(1)
+    assert all(other.isnan().all() for other in others)
+
+
+@on_both
 def test_rows_stay_when_there_are_more_and_longer_ones(device):
     held = slots(device)
     held.reserve(2, 8, 0)
