@@ -84,11 +84,16 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _imports_stay_in_their_test(monkeypatch):
-    """What ``-p`` and files of users import is known to this test alone, children included."""
+    """What ``-p`` and files of users import or block is known to this test alone, children too."""
     from plugrl.core.plugins import loading
+    from plugrl.core.plugins.packages.installed import BLOCKED_VARIABLE, ONLY_VARIABLE
 
     monkeypatch.setattr(loading, "_imported", {})
     monkeypatch.setenv(loading.IMPORTS_VARIABLE, "")
+    for variable in (BLOCKED_VARIABLE, ONLY_VARIABLE):
+        # Set first, so that what a command exports is undone.
+        monkeypatch.setenv(variable, "")
+        del os.environ[variable]
     before, known = list(sys.path), set(sys.modules)
     yield
     added = tuple(folder + os.sep for folder in sys.path if folder and folder not in before)

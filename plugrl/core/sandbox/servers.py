@@ -185,7 +185,7 @@ class Servers:
         self._made: list[Server] = []
 
     def ask(self, job: Mapping[str, Any], payloads: Sequence[bytes]) -> dict[str, Any]:
-        """Run a job on a free server; a server that has ended is replaced once.
+        """Run a job on a free server; one that has ended is replaced once, by a new one.
 
         Raises:
             ServerGoneError: the servers ended twice.
@@ -198,6 +198,8 @@ class Servers:
                 answer = server.ask(job, payloads)
             except ServerGoneError:
                 self._drop(server)
+                # What ended it may have ended the idle ones, and a job is not run a third time.
+                self.close()
                 continue
             except BaseException:
                 # Its next answer would belong to this job.
