@@ -3,6 +3,7 @@
 import contextlib
 import io
 import locale
+import logging
 import os
 import signal
 import sys
@@ -102,6 +103,16 @@ def _imports_stay_in_their_test(monkeypatch):
     for name in set(sys.modules) - known if added else ():
         if str(getattr(sys.modules[name], "__file__", None)).startswith(added):
             del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _log_handlers_stay_in_their_test():
+    """What libraries add to the root logger would write to a stream that is closed by then."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    yield
+    for handler in set(root.handlers).difference(before):
+        root.removeHandler(handler)
 
 
 @pytest.fixture
