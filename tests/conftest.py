@@ -107,12 +107,12 @@ def _imports_stay_in_their_test(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _log_handlers_stay_in_their_test():
-    """What libraries add to the root logger would write to a stream that is closed by then."""
-    root = logging.getLogger()
-    before = list(root.handlers)
+    """What a command or a library adds would write to a stream that is closed by then."""
+    before = [(logger, list(logger.handlers)) for logger in map(logging.getLogger, ("", "plugrl"))]
     yield
-    for handler in set(root.handlers).difference(before):
-        root.removeHandler(handler)
+    for logger, handlers in before:
+        for handler in set(logger.handlers).difference(handlers):
+            logger.removeHandler(handler)
 
 
 @pytest.fixture

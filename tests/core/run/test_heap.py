@@ -32,6 +32,7 @@ def warm(garbage):
         garbage.end_step()
 
 
+@pytest.mark.integration
 def test_what_was_there_before_is_passed_over_until_it_is_thawed():
     garbage, early = GarbageCollection(), Circle()
     seen_early = weakref.ref(early)

@@ -290,6 +290,7 @@ def test_a_script_may_write_the_files_that_the_configuration_names(monkeypatch):
     assert tree["data"]["data_files"] == [str(Path("made.jsonl").absolute())]
 
 
+@pytest.mark.integration
 def test_a_folder_is_refused_at_its_key():
     Path("sub").mkdir()
     with pytest.raises(ConfigError, match="sub is a folder; name a file") as caught:
