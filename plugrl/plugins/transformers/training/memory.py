@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -60,7 +61,7 @@ class PassMemory:
         self._halvings = 0
         self._kept = 1.0
         #: Bytes that are free; another than the device's for tests.
-        self.free: Callable[[], int] = self._free
+        self.free: Callable[[], int] = partial(free_bytes, spec.device)
 
     @property
     def limit(self) -> int | None:
@@ -122,6 +123,3 @@ class PassMemory:
             self._path, self._device, f"{self._limit:,}",
         )  # fmt: skip
         return True
-
-    def _free(self) -> int:
-        return free_bytes(self._device)
