@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -100,7 +101,8 @@ def side(
     Raises:
         BenchmarkError: it failed.
     """
-    visible = {"CUDA_VISIBLE_DEVICES": "0", "HF_HUB_OFFLINE": "1"}
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    visible = {"CUDA_VISIBLE_DEVICES": first, "HF_HUB_OFFLINE": "1"}
     began = time.perf_counter()
     made = Side(
         python, GRPO / script, words(folder, work, given, steps), folder,
