@@ -147,6 +147,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
                 print(f"parts: {found[name]}", file=sys.stderr)
                 continue
             own = side(sys.executable, "plugrl_side.py", folder, work, given, given.steps)
+            # At once, so that a call that is cut keeps it.
+            print(f"{name}, plugrl alone: {summary(work, own, None)}", file=sys.stderr)
             other = None
             if peer is not None:
                 other = side(peer, "trl_side.py", folder, work, given, given.peer_steps)
