@@ -33,6 +33,7 @@ import torch
 from torch import nn
 
 from plugrl.core.config.schemas.schema import described
+from plugrl.core.errors import ConfigError
 from plugrl.core.estimators import clipped_surrogate, clipped_value_loss
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.rl_trainer import TensorDictRlTrainer
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from plugrl.core.tensordict.agents.agent import Agent
+    from plugrl.core.tensordict.learn.learner import Learner
 
 
 @dataclass
@@ -52,6 +54,9 @@ class PpoConfig:
     loss_type: Literal["clip", "kl_penalty"] = described("clip", "how far a step may go")
     clip_epsilon: float = described(
         0.2, "clip: bound of the probability ratio around 1", above=0, below=1
+    )
+    anneal_clip: bool = described(
+        False, "clip: let the clip range fall to 0 in a straight line, with rl.clip_value also its"
     )
     kl_target: float = described(
         0.01, "kl_penalty: divergence that is aimed at", above=0, at_most=1000
@@ -71,6 +76,13 @@ class PpoConfig:
     implementation: Literal["plugrl", "torchrl"] = described(
         "plugrl", "whose loss module; that of TorchRL gives the same numbers, slower"
     )
+
+    def __post_init__(self) -> None:
+        if self.anneal_clip and self.loss_type != "clip":
+            raise ConfigError(
+                f"anneal_clip has no effect on loss_type {self.loss_type}, which clips nothing; "
+                "leave it out"
+            )
 
 
 class PpoLoss(nn.Module):
@@ -94,9 +106,14 @@ class PpoLoss(nn.Module):
         loss_critic_type: distance of values from their targets: ``l2``, ``smooth_l1`` or ``l1``.
         clip_value: how far a value may move from the collected one before it counts as if it had
             moved just so far, where that makes the loss larger. None: any distance.
+        anneal_clip: whether ``clip_epsilon`` and ``clip_value`` are tensors, which may be filled
+            with another number: a compiled loss reads them, and has numbers built in.
     """
 
     beta: torch.Tensor
+    #: Numbers, or tensors of one.
+    clip_epsilon: Any
+    clip_value: Any
 
     def __init__(
         self,
@@ -113,16 +130,21 @@ class PpoLoss(nn.Module):
         normalize_advantage: bool = False,
         loss_critic_type: Distance = "l2",
         clip_value: float | None = None,
+        anneal_clip: bool = False,
     ) -> None:
         super().__init__()
         self.agent = agent
-        self.loss_type, self.clip_epsilon = loss_type, clip_epsilon
+        self.loss_type = loss_type
         self.kl_target, self.kl_decrement, self.kl_increment = kl_target, kl_decrement, kl_increment
         self.register_buffer("beta", torch.tensor(kl_beta))
         self.critic_coef, self.entropy_eps = critic_coef, entropy_eps
         self.normalize_advantage = normalize_advantage
         self.distance = DISTANCES[loss_critic_type]
-        self.clip_value = clip_value
+        for name, width in (("clip_epsilon", clip_epsilon), ("clip_value", clip_value)):
+            if anneal_clip and width is not None:
+                self.register_buffer(name, torch.tensor(width), persistent=False)
+            else:
+                setattr(self, name, width)
 
     def forward(self, td: TensorDictBase) -> dict[str, torch.Tensor]:
         """Losses and metrics of ``td [rows]``; with a penalty, beta is steered too."""
@@ -224,8 +246,19 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
             normalize_advantage=ppo.normalize_advantage,
             loss_critic_type=rl.loss_critic_type,
             clip_value=self.clip_value,
+            anneal_clip=ppo.anneal_clip,
         )
-        return loss, GeneralisedAdvantage(self.agent, rl.gamma, rl.lmbda)
+        return loss.to(self.device), GeneralisedAdvantage(self.agent, rl.gamma, rl.lmbda)
+
+    def _learns_in(self, iteration: int, learner: Learner) -> bool:
+        """See the base class; the clip range is set then, too."""
+        learns, loss = super()._learns_in(iteration, learner), learner.loss_module
+        if learns and self.hyper_params.ppo.anneal_clip:
+            factor = self._share_left(iteration)
+            loss.clip_epsilon.fill_(self.hyper_params.ppo.clip_epsilon * factor)
+            if self.clip_value is not None:
+                loss.clip_value.fill_(self.clip_value * factor)
+        return learns
 
     @property
     def clip_value(self) -> float | None:

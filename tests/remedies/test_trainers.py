@@ -86,6 +86,12 @@ ROWS: list[Row] = [
         base="nets",
     ),
     row(
+        "ppo.anneal_clip=true ppo.loss_type=kl_penalty",
+        "anneal_clip has no effect on loss_type {}, which clips nothing; leave it out",
+        "-ppo.anneal_clip",
+        base="nets",
+    ),
+    row(
         "sac.auto_alpha=false sac.target_entropy=-1",
         "target_entropy has no effect without auto_alpha; leave it out",
         "-sac.target_entropy",

@@ -22,6 +22,7 @@ from plugrl.core.tensordict.environment.vector_environment import (
     AgentStep,
     VectorEnvironment,
 )
+from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.sections import OnPolicyRlConfig
 
 
@@ -167,6 +168,31 @@ def test_a_weight_of_the_entropy_holds_it_up() -> None:
     ]
     assert entropies[0] < 0.5
     assert entropies[1] > 1.0  # that of three answers at random is log 3 = 1.0986
+
+
+@pytest.mark.parametrize("implementation", ["plugrl", "torchrl"])
+def test_the_clip_range_falls_to_zero_in_a_straight_line(
+    implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges: list[list[float]] = []
+    learn = Learner.learn
+
+    def noted(learner: Any, *args: Any, **options: Any) -> Any:
+        loss = learner.loss_module
+        ranges.append([float(loss.clip_epsilon), float(loss.clip_value)])
+        return learn(learner, *args, **options)
+
+    monkeypatch.setattr(Learner, "learn", noted)
+    ppo = {"clip_epsilon": 0.4, "anneal_clip": True, "implementation": implementation}
+    rl = {"num_iterations": 4, "frames_per_batch": 32, "num_epochs": 1, "clip_value": True}
+    trained("vanilla_ppo", rl=rl, ppo=ppo, validate={"enabled": False})
+    for pair, expected in zip(ranges, (0.4, 0.3, 0.2, 0.1), strict=True):
+        assert pair == pytest.approx([expected, expected])
+
+
+def test_only_a_clip_can_fall() -> None:
+    with pytest.raises(ConfigError, match="anneal_clip has no effect on loss_type kl_penalty"):
+        trained("vanilla_ppo", ppo={"loss_type": "kl_penalty", "anneal_clip": True})
 
 
 def test_values_are_clipped_by_ppo_alone() -> None:

@@ -129,6 +129,21 @@ def test_clipped_values(value, loss, slope):
     assert gradients(agent, losses)[1].item() == pytest.approx(slope)
 
 
+def test_an_annealed_clip_has_the_numbers_of_a_narrower_one():
+    rows = rows_of([1.5, 0.5, 1.1], [2.0, -2.0, 1.0], targets=[1.0, 2.0, -1.0])
+    rows["state_value"] = torch.tensor([[0.5], [-0.5], [0.04]])
+    annealed = PpoLoss(fair_coin(), clip_epsilon=0.2, clip_value=0.2, anneal_clip=True)
+    narrow = PpoLoss(fair_coin(), clip_epsilon=0.05, clip_value=0.05)
+    assert annealed(rows)["loss_objective"].item() != pytest.approx(
+        narrow(rows)["loss_objective"].item()
+    )
+    annealed.clip_epsilon.fill_(0.05)
+    annealed.clip_value.fill_(0.05)
+    for name, expected in narrow(rows).items():
+        assert annealed(rows)[name].item() == pytest.approx(expected.item()), name
+    assert annealed.state_dict().keys() == narrow.state_dict().keys()
+
+
 def test_the_entropy_bonus():
     agent = TableAgent([[math.log(3.0), 0.0]], [0.0])
     losses = PpoLoss(agent, entropy_eps=0.1)(rows_of([1.0], [0.0]))

@@ -56,7 +56,7 @@ class OffPolicyRlConfig(RlConfig):
         at_most=10**9,
     )
     minibatch_size: int = described(256, "old steps of one update", at_least=1, at_most=10**9)
-    adam_eps: float = described(1e-8, "epsilon of Adam", above=0, at_most=1)
+    adam_eps: float = described(1e-8, "epsilon of Adam or RMSprop", above=0, at_most=1)
     max_grad_norm: float | None = described(
         None,
         "largest gradient norm of a policy, of its critics and so on; null: any",

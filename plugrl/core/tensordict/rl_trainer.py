@@ -194,10 +194,8 @@ class TensorDictRlTrainer(TensorDictTrainer):
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
             module, gae = self._loss_of(agent)
-            on_device = isinstance(
-                self.scenario_instance.train_environment, TensorEnvironment
-            ) and ReplayedLearner.takes(gae)
-            self._learners[name] = (ReplayedLearner if on_device else Learner)(
+            learner = ReplayedLearner if self._stays_on_device(agent, gae) else Learner
+            self._learners[name] = learner(
                 agent,
                 module,
                 gae,
@@ -205,6 +203,14 @@ class TensorDictRlTrainer(TensorDictTrainer):
                 rl.max_grad_norm,
                 compiled=worth_compiling(rl.compile, self._optimizer_steps()),
             )
+
+    def _stays_on_device(self, agent: Agent, gae: Any) -> bool:
+        """Whether nothing in an update is looked at, from steps that are always in one memory."""
+        return (
+            isinstance(self.scenario_instance.train_environment, TensorEnvironment)
+            and ReplayedLearner.takes(gae)
+            and self.hyper_params.rl.optimizer == "adam"
+        )
 
     def _optimizer_steps(self) -> int:
         """How many of one policy the run has, if one agent has it and all of its steps are real."""
@@ -307,8 +313,12 @@ class TensorDictRlTrainer(TensorDictTrainer):
             return False
         rl = self.hyper_params.rl
         if rl.anneal_lr:
-            learner.optimizer.set_lr_factor(1 - (iteration - 1) / rl.num_iterations)
+            learner.optimizer.set_lr_factor(self._share_left(iteration))
         return True
+
+    def _share_left(self, iteration: int) -> float:
+        """The share of the run from an iteration on: 1 in the first, almost 0 in the last."""
+        return float(1 - (iteration - 1) / self.hyper_params.rl.num_iterations)
 
     def _learn_policy(
         self, learner: Learner, batch: TensorDict, iteration: int

@@ -34,8 +34,11 @@ class RlConfig:
     minibatch_size: int | None = described(
         64, "steps of one optimizer step; null: the whole batch", at_least=1, at_most=10**9
     )
-    lr: float = described(3e-4, "learning rate of Adam", above=0, at_most=10)
-    adam_eps: float = described(1e-5, "epsilon of Adam", above=0, at_most=1)
+    optimizer: Literal["adam", "rmsprop"] = described(
+        "adam", "Adam, or RMSprop whose mean of squares decays by 0.99, as A3C and A2C had it"
+    )
+    lr: float = described(3e-4, "learning rate", above=0, at_most=10)
+    adam_eps: float = described(1e-5, "epsilon of Adam or RMSprop", above=0, at_most=1)
     anneal_lr: bool = described(False, "let the learning rate fall to 0 in a straight line")
     max_grad_norm: float | None = described(
         0.5, "largest gradient norm of a policy; null: any", above=0, at_most=1e9

@@ -1,4 +1,4 @@
-"""``torch.optim.Adam`` for the policies of a run, each clipped by its own gradient norm."""
+"""Adam or RMSprop for the policies of a run, each clipped by its own gradient norm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -15,6 +15,8 @@ from plugrl.core.errors import RunError
 
 if TYPE_CHECKING:
     from plugrl.core.tensordict.agents.agent import Agent
+
+OptimizerName = Literal["adam", "rmsprop"]
 
 
 @dataclass
@@ -35,14 +37,15 @@ class ParameterGroup:
 
 
 class AgentOptimizer:
-    """One ``torch.optim.Adam`` for all agents, each of which has a gradient norm of its own.
+    """One optimizer of ``torch.optim`` for all agents, each with a gradient norm of its own.
 
     So all that learn step in one pass over their weights, do not take shares of one another's
     norms, and may rest while others step.
 
     Args:
         groups: the parameters of an agent need not stand together.
-        betas: decay of the two moments.
+        name: ``adam``, or ``rmsprop`` with a decay of 0.99.
+        betas: Adam's decay of the two moments.
         eps: added to the root of the second moment.
     """
 
@@ -50,6 +53,7 @@ class AgentOptimizer:
         self,
         groups: Sequence[ParameterGroup],
         *,
+        name: OptimizerName = "adam",
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
@@ -64,7 +68,12 @@ class AgentOptimizer:
             agent: [p for group in own for p in group.parameters]
             for agent, own in self._groups.items()
         }
-        self._adam = _adam(_by_rate(groups), betas=betas, eps=eps)
+        self.name = name
+        self._optimizer: torch.optim.Optimizer
+        if name == "adam":
+            self._optimizer = _adam(_by_rate(groups), betas=betas, eps=eps)
+        else:
+            self._optimizer = torch.optim.RMSprop(_by_rate(groups), alpha=0.99, eps=eps)
         self._learning = {
             agent: [p for g in own if g.lr > 0 for p in g.parameters]
             for agent, own in self._groups.items()
@@ -84,7 +93,7 @@ class AgentOptimizer:
     def set_lr_factor(self, factor: float) -> None:
         """Multiply all learning rates by ``factor`` from now on, as annealing does."""
         self._lr_factor = factor
-        for group in self._adam.param_groups:
+        for group in self._optimizer.param_groups:
             lr = group["initial_lr"] * factor
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(lr)
@@ -132,7 +141,7 @@ class AgentOptimizer:
                 _drop_gradients(learning)
             elif clipped is None and max_norm is not None and norm > max_norm:
                 nn.utils.clip_grads_with_norm_(learning, max_norm, total)
-        self._adam.step()
+        self._optimizer.step()
         return norms
 
     def step_on_device(
@@ -140,8 +149,9 @@ class AgentOptimizer:
     ) -> dict[str, torch.Tensor]:
         """As :meth:`step`, without a look at any value, so that a GPU can replay it.
 
-        Where one norm is not finite, nothing of any agent is changed.
+        Where one norm is not finite, nothing of any agent is changed. Only Adam can do that.
         """
+        assert self.name == "adam", "RMSprop of torch has no kernel that a flag holds back"
         norms = {}
         for agent, learning in self.learning.items():
             if clipped is None:
@@ -154,14 +164,15 @@ class AgentOptimizer:
             norms[agent] = total
         # Where it is set, fused kernels leave weights and moments as they are.
         lost = ~torch.stack(list(norms.values())).isfinite().all()
-        self._adam.found_inf = lost.float()  # type: ignore[attr-defined]
-        self._adam.step()
+        self._optimizer.found_inf = lost.float()  # type: ignore[attr-defined]
+        self._optimizer.step()
         return norms
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts: all that the next step needs beside weights and settings."""
-        moments = self._adam.state
+        moments = self._optimizer.state
         return {
+            "name": self.name,
             "lr_factor": self._lr_factor,
             "agents": {
                 agent: {
@@ -176,8 +187,15 @@ class AgentOptimizer:
         """Take back what :meth:`state_dict` gave, or what version 0.1 saved.
 
         Raises:
-            RunError: it belongs to other agents, parts or sizes.
+            RunError: it belongs to other agents, parts or sizes, or to another optimizer.
         """
+        # Before there was a choice, all was Adam.
+        name = state.get("name", "adam")
+        if name != self.name:
+            raise RunError(
+                f"the saved optimizer state is of {name}, and rl.optimizer is {self.name}; resume "
+                f"with rl.optimizer={name}"
+            )
         saved = state["agents"]
         for agent in dict.fromkeys((*self._groups, *saved)):
             parts = self._parts(agent) if agent in self._groups else None
@@ -186,7 +204,7 @@ class AgentOptimizer:
                     f"the saved optimizer state of agent {agent} is of other parts or sizes; "
                     "resume with the agents of the run"
                 )
-        every = [p for group in self._adam.param_groups for p in group["params"]]
+        every = [p for group in self._optimizer.param_groups for p in group["params"]]
         place = {id(p): i for i, p in enumerate(every)}
         held: dict[int, Any] = {}
         for agent, own in self._parameters.items():
@@ -195,7 +213,9 @@ class AgentOptimizer:
                 moments = _moments_of_0_1(saved[agent], self._groups[agent])
             held |= {place[id(own[i])]: each for i, each in moments.items()}
         # Copied, as torch would keep the given moments and change them in place.
-        self._adam.load_state_dict({**self._adam.state_dict(), "state": copy.deepcopy(held)})
+        self._optimizer.load_state_dict(
+            {**self._optimizer.state_dict(), "state": copy.deepcopy(held)}
+        )
         self.set_lr_factor(float(state["lr_factor"]))
 
     def _parts(self, agent: str) -> list[list[Any]]:
@@ -225,7 +245,7 @@ def optimizer_for(agent: Agent, loss_module: nn.Module, rl: Any) -> AgentOptimiz
         ParameterGroup(f"{agent.name}/{part}", part, parameters, lr)
         for part, parameters in own.items()
     ]
-    return AgentOptimizer(groups, eps=rl.adam_eps)
+    return AgentOptimizer(groups, name=rl.optimizer, eps=rl.adam_eps)
 
 
 def _by_rate(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:

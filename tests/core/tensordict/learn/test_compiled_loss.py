@@ -131,7 +131,7 @@ def test_how_a_run_began_decides_how_it_goes_on(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "sections",
     [
-        {"rl": {"clip_value": True}, "ppo": {"entropy_eps": 0.01}},
+        {"rl": {"clip_value": True}, "ppo": {"entropy_eps": 0.01, "anneal_clip": True}},
         pytest.param(
             {"rl": {"use_shared_body": True, "minibatch_size": None}}, marks=pytest.mark.slow
         ),

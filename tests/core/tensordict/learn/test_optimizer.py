@@ -81,6 +81,36 @@ def test_equals_torch(rates):
     torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
 
 
+def test_rmsprop_equals_that_of_torch_with_the_decay_of_a2c():
+    model, theirs = network(), network()
+    optimizer = AgentOptimizer(groups_of(model, rates=(1e-3, 1e-2, 1e-3)), name="rmsprop", eps=1e-5)
+    reference = torch.optim.RMSprop(
+        [{"params": g.parameters, "lr": g.lr} for g in groups_of(theirs, rates=(1e-3, 1e-2, 1e-3))],
+        alpha=0.99,
+        eps=1e-5,
+    )
+    for step in range(100):
+        optimizer.zero_grad()
+        give_gradients(model, step)
+        give_gradients(theirs, step)
+        nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        optimizer.step(0.5)
+        reference.step()
+    torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
+
+
+def test_a_step_of_rmsprop_by_hand():
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = AgentOptimizer(
+        [ParameterGroup("a", "head", [weight], 0.1)], name="rmsprop", eps=0.1
+    )
+    weight.grad = torch.tensor([0.5, -4.0])
+    optimizer.step()
+    # The mean of squares is a hundredth of the square, its root a tenth of the gradient.
+    expected = [1 - 0.1 * 0.5 / (0.05 + 0.1), -2 + 0.1 * 4 / (0.4 + 0.1)]
+    assert weight.tolist() == pytest.approx(expected)
+
+
 def test_equals_torch_without_clipping():
     model, theirs = network(), network()
     optimizer = AgentOptimizer(groups_of(model))
@@ -160,9 +190,10 @@ def test_a_part_without_a_gradient_keeps_its_own_count_of_steps():
     torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing():
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_a_gradient_that_is_not_finite_changes_nothing(name):
     model = network()
-    optimizer = AgentOptimizer(groups_of(model))
+    optimizer = AgentOptimizer(groups_of(model), name=name)
     train(optimizer, [model], range(2))
     before = copy.deepcopy((weights(model), optimizer.state_dict()))
     optimizer.zero_grad()
@@ -172,15 +203,16 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     assert_same(optimizer.state_dict(), before[1])
 
 
-def test_resume_is_exact():
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_resume_is_exact(name):
     whole, first, second = network(), network(), network(1)
-    train(AgentOptimizer(groups_of(whole)), [whole], range(12))
-    before = AgentOptimizer(groups_of(first))
+    train(AgentOptimizer(groups_of(whole), name=name), [whole], range(12))
+    before = AgentOptimizer(groups_of(first), name=name)
     train(before, [first], range(5))
     encoder = Encoder()
     saved = encoder.encode({"weights": dict(first.state_dict()), "adam": before.state_dict()})
     state = decode(saved, encoder.tensors)
-    after = AgentOptimizer(groups_of(second))
+    after = AgentOptimizer(groups_of(second), name=name)
     second.load_state_dict(state["weights"])
     after.load_state_dict(state["adam"])
     train(after, [second], range(5, 12))
@@ -233,6 +265,13 @@ def test_the_flat_state_of_version_0_1_is_taken():
         reference.step()
         train(optimizer, [model], [step], max_norm=None)
     assert torch.equal(weights(model), weights(theirs))
+
+
+def test_a_state_of_another_optimizer_is_refused():
+    state = AgentOptimizer(groups_of(network())).state_dict()
+    rmsprop = AgentOptimizer(groups_of(network()), name="rmsprop")
+    with pytest.raises(RunError, match="is of adam, .* resume with rl.optimizer=adam"):
+        rmsprop.load_state_dict(state)
 
 
 def test_a_state_of_other_parts_is_refused():
