@@ -111,6 +111,7 @@ _BOUNDED = f"scenario.wrappers=[{__file__}:Bounded]"
 _PPO = "trainer=vanilla_ppo rl= sac= agents="
 _NIP = "graph_isomorphism_nip"
 _SCHEDULE = "agents._default.update_schedule"
+_HEAD = "agents._default.policy_head"
 
 ROWS: list[Row] = [
     row("scenario.id=own/Parts-v0", "flatten it with scenario.wrappers=", base="nets"),
@@ -243,6 +244,36 @@ ROWS: list[Row] = [
         f"scenario={{type: torchrl,environment: {__file__}:from_torchrl,"
         "collector: arrays,num_envs: 2}",
         base="nets",
+    ),
+    row(
+        f"scenario= scenario={{type: torchrl,environment: {__file__}:continuous_from_torchrl,"
+        "collector: torchrl,num_envs: 2} agents._default.policy_head.use_sde=true rl=",
+        "noise of use_sde lasts longer; write scenario.collector: arrays",
+        f"scenario={{type: torchrl,environment: {__file__}:continuous_from_torchrl,"
+        "collector: arrays,num_envs: 2}",
+        base="nets",
+    ),
+    row(
+        f"{_HEAD}.use_sde=true",
+        "use_sde has no effect, as {}; leave it out",
+        f"-{_HEAD}.use_sde",
+        base="nets",
+    ),
+    row(
+        f"{_HEAD}.log_std_init=-2",
+        "log_std_init has no effect, as no weights alone are the deviations of actions here; "
+        "leave it out",
+        f"-{_HEAD}.log_std_init",
+        base="nets",
+    ),
+    *(
+        row(
+            f"{_HEAD}.{name}={value}",
+            "{} has no effect without use_sde; leave it out",
+            f"-{_HEAD}.{name}",
+            base="nets",
+        )
+        for name, value in (("sde_sample_freq", 4), ("use_expln", "true"))
     ),
     row(
         "rl.use_shared_body=true",
@@ -525,6 +556,11 @@ def stepped(takes):
 def from_torchrl():
     """An environment of TorchRL."""
     return GymEnv("CartPole-v1")
+
+
+def continuous_from_torchrl():
+    """One whose actions are real numbers."""
+    return GymEnv("Pendulum-v1")
 
 
 def in_turns(trainer):

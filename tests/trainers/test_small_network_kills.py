@@ -34,7 +34,14 @@ TRAINERS: dict[str, dict[str, Any]] = {
     },
     "a2c": {
         "scenario": {**CARTPOLE, "num_envs": 2, "vectorization": "async"},
+        "rl": {"frames_per_batch": 64, "optimizer": "rmsprop"},
+    },
+    "gsde": {
+        "trainer": "vanilla_ppo",
+        "scenario": {**PENDULUM, "num_envs": 2},
+        "agents": {"_default": {"policy_head": {"use_sde": True, "sde_sample_freq": 5}}},
         "rl": {"frames_per_batch": 64},
+        "ppo": {"anneal_clip": True},
     },
     "turns": {
         "trainer": "vanilla_ppo",
@@ -76,16 +83,24 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "dqn": {"scenario": {**CARTPOLE, "num_envs": 1}, "rl": {"frames_per_batch": 64}},
     "sac": {"scenario": PENDULUM, "rl": OFF_POLICY, "sac": {"learning_starts": 64}},
     "td3": {"scenario": PENDULUM, "rl": OFF_POLICY, "td3": {"learning_starts": 64}},
+    # Noise is held over the end of an iteration.
+    "sac_gsde": {
+        "trainer": "sac",
+        "scenario": PENDULUM,
+        "agents": {"_default": {"policy_head": {"use_sde": True}}},
+        "rl": OFF_POLICY,
+        "sac": {"learning_starts": 32, "train_freq": 7},
+    },
 }
 
 
 #: One kill of one of each kind in integration: a batch of one agent, of several agents, phases or
 #: a leader, a replay buffer.
 KINDS = [
-    ["vanilla_ppo", "reinforce", "a2c"],
+    ["vanilla_ppo", "reinforce", "a2c", "gsde"],
     ["turns", "self_play"],
     ["alone", "spg"],
-    ["dqn", "sac", "td3"],
+    ["dqn", "sac", "td3", "sac_gsde"],
 ]
 DRAWN = [random.Random(number).choice(kind) for number, kind in enumerate(KINDS)]
 

@@ -326,6 +326,8 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         due = steps > before and steps % own.train_freq == 0
         if due or t + 1 == self._collector.steps:
             self._store(t + 1, filled)
+        for explorer in self._explorers.values() if due else ():
+            explorer.actor.begin_rollout()
         if due and self._frames > own.learning_starts:
             started = time.perf_counter()
             self._run_updates(self._updates_of(count))

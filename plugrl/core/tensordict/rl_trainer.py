@@ -210,6 +210,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
             isinstance(self.scenario_instance.train_environment, TensorEnvironment)
             and ReplayedLearner.takes(gae)
             and self.hyper_params.rl.optimizer == "adam"
+            and not agent.config["policy_head"]["use_sde"]
         )
 
     def _optimizer_steps(self) -> int:

@@ -78,10 +78,13 @@ class TorchrlScenario(Scenario):
     def preflight(cls, check: Preflight) -> Iterable[Finding]:
         """Build the environment once: unknown names and specs of wrong kinds show then."""
         scenario, path = cls(check.section), check.path
-        if scenario.config.collector == "torchrl" and _learns_between_steps(check):
-            from plugrl.core.tensordict.collect.torchrl_collector import REFUSAL
+        if scenario.config.collector == "torchrl":
+            from plugrl.core.tensordict.collect.torchrl_collector import HELD_NOISE, REFUSAL
 
-            yield f"{path}.collector", REFUSAL
+            if _learns_between_steps(check):
+                yield f"{path}.collector", REFUSAL
+            if any(each.policy_head.use_sde for each in check.root.get("agents", {}).values()):
+                yield f"{path}.collector", HELD_NOISE
         try:
             maker = scenario._maker()
         except ConfigError as error:

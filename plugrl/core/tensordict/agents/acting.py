@@ -16,7 +16,9 @@ import numpy as np
 import torch
 
 from plugrl.core.errors import ContractError
+from plugrl.core.tensordict.agents.distributions.continuous import Normal
 from plugrl.core.tensordict.agents.distributions.discrete import Categorical, MultiCategorical
+from plugrl.core.tensordict.agents.gsde import GsdeHead
 from plugrl.core.tensordict.agents.parts import Head, Link, chain_of
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ class Actor(ABC):
         """The likeliest actions, ``[N, *action]``."""
         return self._distribution.mode_numpy(self.params(observation))
 
+    def begin_rollout(self) -> None:  # noqa: B027 - only one kind of actor holds on to noise
+        """Called before the first step of a rollout: noise that lasts for one is drawn anew."""
+
     def refresh(self) -> None:  # noqa: B027 - only one kind of actor holds on to memory
         """Look the weights up again, after something replaced their memory."""
 
@@ -99,6 +104,65 @@ class TorchActor(Actor):
         with torch.no_grad():
             seen = torch.from_numpy(np.ascontiguousarray(observation)).to(device)
             return self.agent.policy(seen).cpu().numpy()
+
+
+class GsdeActor(TorchActor):
+    """Explores by noise that depends on the state: :class:`GsdeHead` says how.
+
+    A matrix of noise for each row is held until a rollout begins, or ``sde_sample_freq`` steps are
+    over. What is best has no noise.
+    """
+
+    def __init__(self, agent: Agent, rng: np.random.Generator) -> None:
+        super().__init__(agent, rng)
+        assert agent.policy_body is not None
+        assert isinstance(agent.policy_head, GsdeHead), "the policy has no such noise"
+        self._body, self._head = agent.policy_body, agent.policy_head
+        self._period: int | None = agent.config["policy_head"]["sde_sample_freq"]
+        self.begin_rollout()
+
+    def begin_rollout(self) -> None:
+        """See the base class."""
+        self._matrices: torch.Tensor | None = None
+        self._steps = 0
+
+    def act(self, observation: Array) -> tuple[Array, Array]:
+        """See the base class."""
+        return self.act_with_params(observation)[:2]
+
+    def act_with_params(self, observation: Array) -> tuple[Array, Array, Array]:
+        """See the base class; where agents take turns, another number of rows has new noise."""
+        device, distribution = self._head.log_std.device, self._distribution
+        assert isinstance(distribution, Normal)
+        with torch.no_grad():
+            seen = torch.from_numpy(np.ascontiguousarray(observation)).to(device)
+            features = self._body(self.agent.encode(seen))
+            params = self._head(features)
+            noise = self._head.noise(features, self._held(len(seen)))
+            action, log_prob = distribution.moved(params, noise)
+        return action.cpu().numpy(), log_prob.cpu().numpy(), params.cpu().numpy()
+
+    def _held(self, rows: int) -> torch.Tensor:
+        """The matrices of this step."""
+        over = self._period is not None and self._steps % self._period == 0
+        if self._matrices is None or over or len(self._matrices) != rows:
+            log_std = self._head.log_std
+            drawn = self.rng.standard_normal((rows, *log_std.shape), np.float32)
+            drawn_there = torch.from_numpy(drawn).to(log_std.device)
+            self._matrices = self._head.exploration_matrices(drawn_there)
+        self._steps += 1
+        return self._matrices
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator, and the noise that is held."""
+        return {**super().state_dict(), "matrices": self._matrices, "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See the base class."""
+        super().load_state_dict(state)
+        self._steps = int(state["steps"])
+        held = state["matrices"]
+        self._matrices = None if held is None else held.to(self._head.log_std.device)
 
 
 class NumpyActor(Actor):
@@ -246,6 +310,8 @@ def acting_for(agent: Agent, rng: np.random.Generator) -> Actor:
     if agent.is_random:
         return RandomActor(agent, rng)
     body, head = agent.policy_body, agent.policy_head
+    if isinstance(head, GsdeHead):
+        return GsdeActor(agent, rng)
     if body is None or not isinstance(head, Head):
         return TorchActor(agent, rng)
     links = chain_of(body, head.layers)

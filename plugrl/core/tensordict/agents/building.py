@@ -19,7 +19,10 @@ from plugrl.core.run.process.memory import ParameterCounter
 from plugrl.core.tensordict.agents.agent import Agent, Policies
 from plugrl.core.tensordict.agents.config import AgentConfig
 from plugrl.core.tensordict.agents.distributions.choice import Squash, distribution_for
+from plugrl.core.tensordict.agents.distributions.continuous import Normal, SquashedNormal
+from plugrl.core.tensordict.agents.distributions.deterministic import SquashedPoint
 from plugrl.core.tensordict.agents.distributions.distribution import ActionDistribution
+from plugrl.core.tensordict.agents.gsde import GsdeHead
 from plugrl.core.tensordict.agents.loading import load_parts
 from plugrl.core.tensordict.agents.observations import Encoder, encoder_for
 from plugrl.core.tensordict.agents.parts import Body, Head, initialise, seeded
@@ -194,7 +197,7 @@ class Builder:
                 built,
                 seen,
                 outputs=distribution.parameters,
-                free=distribution.free_parameters,
+                distribution=distribution,
             ),
         }
         if not self._critic:
@@ -227,27 +230,80 @@ class Builder:
         seen: Seen,
         *,
         outputs: int,
-        free: int = 0,
+        distribution: ActionDistribution | None = None,
     ) -> nn.Module:
         config = settings.config
         with seeded(self._seed, settings.policy, part):
             try:
                 with self._growing.limit_size():
                     own = built.body.head(part, seen.spaces, built.features, outputs)
+                    if distribution is not None:
+                        check_noise(config[part], distribution, own)
                     if own is not None:
                         return own
-                    head = Head(
-                        built.features,
-                        outputs,
-                        free=free,
-                        hidden=config[part].hidden,
-                        activation=config[part].activation,
-                    )
+                    head = new_head(config[part], built.features, outputs, distribution)
             except ConfigError as error:
                 raise ConfigError(f"{settings.path}.{part}: {error}") from error
             if config.use_orthogonal_initialisation:
                 initialise(head, config.orthogonal_initialisation_gain, config[part].gain)
         return head
+
+
+def check_noise(
+    config: ConfigView, distribution: ActionDistribution, own: nn.Module | None
+) -> None:
+    """Refuse settings of the noise of actions where there is none of that kind.
+
+    Args:
+        config: the section ``policy_head``.
+        distribution: over the actions.
+        own: the head that a body brings; None: an ordinary one.
+
+    Raises:
+        ConfigError: a setting has no effect.
+    """
+    drawn = isinstance(distribution, Normal) and not isinstance(distribution, SquashedPoint)
+    if config.use_sde and not (drawn and own is None):
+        why = "this body brings its own head" if drawn else "actions here have no normal noise"
+        raise ConfigError(f"use_sde has no effect, as {why}; leave it out")
+    free = distribution.free_parameters > 0 and own is None
+    if config.log_std_init is not None and not (config.use_sde or free):
+        raise ConfigError(
+            "log_std_init has no effect, as no weights alone are the deviations of actions here; "
+            "leave it out"
+        )
+
+
+def new_head(
+    config: ConfigView, features: int, outputs: int, distribution: ActionDistribution | None
+) -> nn.Module:
+    """A head as its section says.
+
+    Args:
+        config: ``policy_head``, ``value_head`` or ``solo_head``.
+        features: what the body gives.
+        outputs: what the head gives.
+        distribution: over the actions that a policy head describes; None: another head.
+    """
+    layered: dict[str, Any] = {"hidden": config.hidden, "activation": config.activation}
+    if distribution is None:
+        return Head(features, outputs, **layered)
+    log_std_init = config.log_std_init
+    if not config.use_sde:
+        free = distribution.free_parameters
+        return Head(features, outputs, free=free, free_init=log_std_init or 0.0, **layered)
+    squashed = isinstance(distribution, SquashedNormal)
+    if log_std_init is None:
+        log_std_init = -3.0 if squashed else 0.0
+    return GsdeHead(
+        features,
+        outputs // 2,
+        log_std_init=log_std_init,
+        expln=config.use_expln,
+        # Where a tanh is all but 1; the bound of Stable-Baselines3.
+        mean_bound=2.0 if squashed else None,
+        **layered,
+    )
 
 
 def build_agents(

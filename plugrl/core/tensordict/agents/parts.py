@@ -13,6 +13,7 @@ from torch import nn
 
 from plugrl.core.component import Component
 from plugrl.core.config.schemas.schema import described
+from plugrl.core.errors import ConfigError
 from plugrl.core.tensordict.seeding import seed_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,30 @@ class PolicyHeadConfig(HeadConfig):
     gain: float = described(
         0.01, "gain of the last layer where it begins orthogonal", above=0, at_most=1000
     )
+    log_std_init: float | None = described(
+        None,
+        "logarithm of the deviations of real-numbered actions at first, with use_sde of the "
+        "weights of the noise; null: 0, or -3 where actions are squashed",
+        at_least=-20,
+        at_most=5,
+    )
+    use_sde: bool = described(
+        False, "generalised state-dependent exploration: noise is a function of the features"
+    )
+    sde_sample_freq: int | None = described(
+        None,
+        "use_sde: steps after which noise is drawn anew within a rollout; null: once for each",
+        at_least=1,
+        at_most=10**9,
+    )
+    use_expln: bool = described(
+        False, "use_sde: deviations above 1 grow more slowly than by the exponential"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("sde_sample_freq", "use_expln"):
+            if getattr(self, name) and not self.use_sde:
+                raise ConfigError(f"{name} has no effect without use_sde; leave it out")
 
 
 def layers(features: int, widths: Sequence[int], activation: str) -> list[nn.Module]:
@@ -114,19 +139,27 @@ class Head(nn.Module):
     Args:
         features: what a body gives.
         outputs: the numbers asked for.
-        free: how many of them, the last ones, are weights alone; they begin at 0.
+        free: how many of them, the last ones, are weights alone.
+        free_init: where these begin.
         hidden: widths of hidden layers.
         activation: what follows each of them.
     """
 
     def __init__(
-        self, features: int, outputs: int, *, free: int = 0, hidden: Sequence[int], activation: str
+        self,
+        features: int,
+        outputs: int,
+        *,
+        free: int = 0,
+        free_init: float = 0.0,
+        hidden: Sequence[int],
+        activation: str,
     ) -> None:
         super().__init__()
         last = hidden[-1] if hidden else features
         linear = nn.Linear(last, outputs - free)
         self.layers = nn.Sequential(*layers(features, hidden, activation), linear)
-        self.free = nn.Parameter(torch.zeros(free)) if free else None
+        self.free = nn.Parameter(torch.full((free,), free_init)) if free else None
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """``[..., features]`` to ``[..., outputs]``."""

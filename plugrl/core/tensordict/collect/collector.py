@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict
 
 from plugrl.core.run.guards import MAX_PLAUSIBLE_REWARD
+from plugrl.core.tensordict.agents.acting import Actor
 from plugrl.core.tensordict.collect.episodes import EpisodeStatistics
 from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.collect.rows import Rows, real_steps
@@ -27,7 +28,6 @@ from plugrl.core.tensordict.environment.contract import (
 from plugrl.core.tensordict.environment.turns import Turns
 
 if TYPE_CHECKING:
-    from plugrl.core.tensordict.agents.acting import Actor
     from plugrl.core.tensordict.environment.vector_environment import VectorEnvironment
 
 
@@ -132,6 +132,10 @@ class Collector:
         ]
         for policy, rows in filled.items():
             rows.observation[0] = self._observation[policy]
+            actor = self.actors[policy]
+            # An explorer's rollouts are the steps between two updates, as its trainer says.
+            if isinstance(actor, Actor):
+                actor.begin_rollout()
         actions: dict[str, np.ndarray] = {}
         turns = self._turns()
         for t in range(steps):

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.run.guards import MAX_PLAUSIBLE_REWARD
-from plugrl.core.tensordict.agents.acting import Actor
+from plugrl.core.tensordict.agents.acting import Actor, GsdeActor
 from plugrl.core.tensordict.collect.collector import AfterStep, Collector
 from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.environment.tensor_environment import TensorEnvironment
@@ -168,9 +168,9 @@ class TensorCollector(Collector):
 
 
 def acts_by_network(actor: Actor) -> bool:
-    """Whether actions come from networks, and not from chance or a script alone."""
+    """Whether networks alone say how actions are drawn, and no chance, script or held noise."""
     agent = actor.agent
-    return agent.script is None and not agent.is_random
+    return agent.script is None and not agent.is_random and not isinstance(actor, GsdeActor)
 
 
 class _Episodes:

@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from plugrl.core.errors import ConfigError
-from plugrl.core.tensordict.agents.acting import Actor, RandomActor
+from plugrl.core.tensordict.agents.acting import Actor, GsdeActor, RandomActor
 from plugrl.core.tensordict.collect.collector import AfterStep, Collector
 from plugrl.core.tensordict.collect.rows import Rows
 from plugrl.core.tensordict.environment.vector_environment import AgentStep
@@ -22,6 +22,10 @@ from plugrl.core.tensordict.environment.vector_environment import AgentStep
 _CHOSEN = "plugrl"
 REFUSAL = (
     "TorchRL's collector collects whole batches, and this trainer learns between steps; write "
+    "scenario.collector: arrays"
+)
+HELD_NOISE = (
+    "TorchRL's collector asks policies anew at each step, and noise of use_sde lasts longer; write "
     "scenario.collector: arrays"
 )
 
@@ -64,10 +68,12 @@ class TorchrlCollector(Collector):
         """Begin all episodes anew.
 
         Raises:
-            ConfigError: the trainer explores in a way of its own.
+            ConfigError: the trainer or a policy explores in a way of its own.
         """
         if not all(isinstance(actor, Actor) for actor in self.actors.values()):
             raise ConfigError(REFUSAL)
+        if any(isinstance(actor, GsdeActor) for actor in self.actors.values()):
+            raise ConfigError(HELD_NOISE)
         self._random = torch.Generator().manual_seed(seed % 2**63).get_state()
         with self._apart():
             if getattr(self, "_collector", None) is None:

@@ -127,5 +127,11 @@ def test_a_trainer_that_learns_between_steps_is_refused() -> None:
         made.begin(1)
 
 
+def test_noise_that_lasts_for_several_steps_is_refused() -> None:
+    section = {"_default": {"policy_head": {"use_sde": True}}}
+    with pytest.raises(ConfigError, match="noise of use_sde lasts longer.*collector: arrays"):
+        collector("Rows", 3, section)
+
+
 def test_the_state_of_a_batch_that_torchrl_steps_cannot_be_saved() -> None:
     assert collector("Rows", 3, {}).environment.state_dict() is None
