@@ -37,8 +37,8 @@ from _peers import BenchmarkError, machine, positive, run
 SETTINGS = Path(__file__).parent / "zoo"
 METRIC = "validation/mean_episode_return"
 #: Mean and deviation over episodes of one run of the Zoo (its benchmark.md, by RL Baselines3 Zoo's
-#: trained agents), with the shortest pairs first. Its environments are LunarLander-v2 and such;
-#: None: it has no figure.
+#: trained agents), with the shortest pairs first. Its environments are LunarLander-v2, Hopper-v3
+#: and such; None: it has no figure.
 PUBLISHED: dict[str, tuple[float, float] | None] = {
     "reinforce/CartPole-v1": None,
     "reinforce/Acrobot-v1": None,
@@ -61,7 +61,14 @@ PUBLISHED: dict[str, tuple[float, float] | None] = {
     "dqn/LunarLander-v3": (154.382, 79.241),
     "sac/Pendulum-v1": (-156.995, 88.714),
     "sac/MountainCarContinuous-v0": (94.679, 1.134),
+    "a2c/MountainCarContinuous-v0": (91.166, 0.255),
     "ppo/InvertedPendulum-v5": None,
+    "ppo/Hopper-v5": (2410.435, 10.026),
+    "ppo/HalfCheetah-v5": (5819.099, 663.530),
+    "sac/Hopper-v5": (2325.547, 1129.676),
+    "sac/HalfCheetah-v5": (9535.451, 100.470),
+    "td3/Hopper-v5": (3606.390, 4.027),
+    "td3/HalfCheetah-v5": (9655.666, 969.916),
 }
 #: Points of the curve that a line keeps.
 _POINTS = 50
