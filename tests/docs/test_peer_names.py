@@ -134,8 +134,11 @@ SB3 = {
         ".config, preflight=False)"),
     '`"MultiInputPolicy"`': ("tree(environment='MultiInputPolicy')",
         "tree(scenario={'wrappers': ['gymnasium.wrappers:FlattenObservation']})"),
-    "`optimizer_class`": ("tree(optimizer_class=torch.optim.SGD)", None),
-    "`use_sde`": ("tree(use_sde=True)", None),
+    "`optimizer_class`": ("tree(optimizer_class=torch.optim.SGD)",
+        "tree(rl={'optimizer': 'rmsprop'}); default('adam', plugrl.PPO, 'rl', 'optimizer')"),
+    "`use_sde`, `sde_sample_freq`, `use_expln`, `log_std_init`": ("tree(use_sde=True)",
+        "head = {'use_sde': True, 'sde_sample_freq': 4, 'use_expln': True, 'log_std_init': -2}\n"
+        "tree(agents={'_default': {'policy_head': head}})"),
     "`learning_rate=3e-4`": (
         "assert tree(learning_rate=1e-3)['rl']['lr'] == 1e-3\n"
         "for form in (plugrl.PPO, plugrl.SAC): default(3e-4, form, 'rl', 'lr')\n"
@@ -154,7 +157,8 @@ SB3 = {
         "assert found['rl']['num_epochs'] == 4"),
     "`gamma`": ("tree(gamma=0.99)", "default(0.99, plugrl.PPO, 'rl', 'gamma')"),
     "`gae_lambda`": ("tree(gae_lambda=0.95)", "default(0.95, plugrl.PPO, 'rl', 'lmbda')"),
-    "`clip_range`": ("tree(clip_range=0.2)", "default(0.2, plugrl.PPO, 'ppo', 'clip_epsilon')"),
+    "`clip_range`": ("tree(clip_range=0.2)", "default(0.2, plugrl.PPO, 'ppo', 'clip_epsilon')\n"
+        "tree(ppo={'anneal_clip': True})"),
     "`clip_range_vf`": ("tree(clip_range_vf=0.2)",
         "tree(rl={'clip_value': True}); default(False, plugrl.PPO, 'rl', 'clip_value')"),
     "`normalize_advantage`": ("tree(normalize_advantage=True)",
