@@ -138,7 +138,7 @@ SB3 = {
         "tree(rl={'optimizer': 'rmsprop'}); default('adam', plugrl.PPO, 'rl', 'optimizer')"),
     "`use_sde`, `sde_sample_freq`, `use_expln`, `log_std_init`": ("tree(use_sde=True)",
         "head = {'use_sde': True, 'sde_sample_freq': 4, 'use_expln': True, 'log_std_init': -2}\n"
-        "tree(agents={'_default': {'policy_head': head}})"),
+        "tree(plugrl.SAC, agents={'_default': {'policy_head': head}})"),
     "`learning_rate=3e-4`": (
         "assert tree(learning_rate=1e-3)['rl']['lr'] == 1e-3\n"
         "for form in (plugrl.PPO, plugrl.SAC): default(3e-4, form, 'rl', 'lr')\n"
