@@ -127,6 +127,20 @@ def test_numbers_are_those_of_stable_baselines3(
     torch.testing.assert_close(drawn, distribution.log_prob(params, action), atol=1e-4, rtol=1e-4)
 
 
+def test_means_of_squashed_actions_are_kept_where_the_tanh_bends() -> None:
+    # By hand: 0.25 + 0.5 z1 - 0.25 z2 + z3 and -0.125 + 0.125 z1 + 0.75 z2 - 0.5 z3.
+    features = torch.tensor([[4.0, 0.0, 1.0], [0.0, -4.0, 0.0]])
+    free, bound = (head_of(squashed=squashed, expln=False)(features) for squashed in (False, True))
+    assert free[:, :2].tolist() == [[3.25, -0.125], [1.25, -3.125]]
+    assert bound[:, :2].tolist() == [[2.0, -0.125], [1.25, -2.0]]
+    assert torch.equal(free[:, 2:], bound[:, 2:])
+
+
+def test_no_feature_leaves_a_deviation_above_zero() -> None:
+    log_std = head_of(squashed=False, expln=False)(torch.zeros(1, 3))[0, 2:]
+    assert log_std.exp().tolist() == pytest.approx([1e-3, 1e-3])  # the root of 1e-6
+
+
 def test_noise_gives_features_no_gradient_through_its_deviation() -> None:
     features = FEATURES.clone().requires_grad_()
     head_of(squashed=False, expln=False)(features)[:, 2:].sum().backward()
