@@ -8,7 +8,7 @@ bonus, an iteration is::
     pg_loss = -mean(log pi(action) A)
     v_loss  = mean distance(V, R)
     loss    = pg_loss + c v_loss - e entropy                                  (A2cLoss)
-    clip the norm of the gradient to rl.max_grad_norm; one step of Adam       (Learner.learn)
+    clip the norm of the gradient to rl.max_grad_norm; one optimizer step     (Learner.learn)
 
 The loss supposes that the rows were collected with the present policy, which holds for one pass
 over a batch in one minibatch: the defaults of :class:`OnPolicyRlConfig`.

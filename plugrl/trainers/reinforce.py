@@ -6,7 +6,7 @@ With ``pi`` the policy and ``gamma`` the discount, an iteration is::
     W = reward to go: r_t + gamma r_(t+1) + ... to the end of the episode     (RewardToGo)
     pg_loss = -mean(log pi(action) W)
     loss    = pg_loss - e entropy                                             (ReinforceLoss)
-    clip the norm of the gradient to rl.max_grad_norm; one step of Adam       (Learner.learn)
+    clip the norm of the gradient to rl.max_grad_norm; one optimizer step     (Learner.learn)
 
 With ``reinforce.use_advantage_and_critic``, ``W`` is the advantage over a value head, which learns
 beside it: ``loss += c mean distance(V, R)``.

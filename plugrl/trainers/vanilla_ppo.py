@@ -10,7 +10,7 @@ and ``c``, ``e`` the weights of value loss and entropy bonus, an iteration is::
         pg_loss  = mean max(-A ratio, -A clip(ratio, 1 - epsilon, 1 + epsilon))
         v_loss   = mean distance(V, R)
         loss     = pg_loss + c v_loss - e entropy                             (PpoLoss)
-        clip the norm of the gradient to rl.max_grad_norm; one step of Adam
+        clip the norm of the gradient to rl.max_grad_norm; one optimizer step
 
 ``ppo.loss_type: kl_penalty`` is the paper's equation 8 in the place of 7: no clip, but the mean of
 ``-A ratio`` and ``beta KL(pi_old, pi)``, where beta is steered so that the divergence stays near

@@ -194,7 +194,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
                 keep the steps in the replay buffer
                 gradient_steps times:                                            (_run_updates)
                     minibatch = rl.minibatch_size old steps
-                    losses = loss_module(minibatch); one step of Adam            (_update)
+                    losses = loss_module(minibatch); one optimizer step          (_update)
                     move the target networks
 
     The loss module of :meth:`_get_loss_module_and_gae` moves its target networks, if it has some,

@@ -54,7 +54,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
             write advantages into its batch                                      (Learner.estimate)
             for each of rl.num_epochs epochs, for each minibatch:                (Learner.learn)
                 losses = loss_module(minibatch)
-                gradient of the sum of loss_..., its norm clipped; one step of Adam
+                gradient of the sum of loss_..., its norm clipped; one optimizer step
         evaluate when due, then run.end_step
     """
 
@@ -194,8 +194,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
             module, gae = self._loss_of(agent)
-            learner = ReplayedLearner if self._stays_on_device(agent, gae) else Learner
-            self._learners[name] = learner(
+            self._learners[name] = (ReplayedLearner if self._is_replayed(gae) else Learner)(
                 agent,
                 module,
                 gae,
@@ -204,13 +203,12 @@ class TensorDictRlTrainer(TensorDictTrainer):
                 compiled=worth_compiling(rl.compile, self._optimizer_steps()),
             )
 
-    def _stays_on_device(self, agent: Agent, gae: Any) -> bool:
-        """Whether nothing in an update is looked at, from steps that are always in one memory."""
+    def _is_replayed(self, gae: Any) -> bool:
+        """Whether updates look at no number; a step of RMSprop cannot be left out otherwise."""
         return (
             isinstance(self.scenario_instance.train_environment, TensorEnvironment)
             and ReplayedLearner.takes(gae)
             and self.hyper_params.rl.optimizer == "adam"
-            and not agent.config["policy_head"]["use_sde"]
         )
 
     def _optimizer_steps(self) -> int:

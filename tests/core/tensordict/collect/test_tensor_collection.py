@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
-from plugrl import TensorDictRlTrainer
+from plugrl import TensorDictRlTrainer, TensorEnvironment
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.tensor_collector import TensorCollector
@@ -177,6 +178,52 @@ def test_what_learns_between_steps_or_scales_what_it_sees_gets_arrays():
     )
     assert trainer.train().steps == 2
     assert type(trainer._collector) is Collector
+
+
+class Weight(TensorEnvironment):
+    """A weight that real numbers push."""
+
+    observation_space = spaces.Box(-10, 10, (1,))
+    action_space = spaces.Box(-1, 1, (1,))
+    max_episode_steps = 6
+
+    def initial(self, generator):
+        return {"place": torch.rand(self.num_envs, generator=generator, device=self.device)}
+
+    def observe(self, state):
+        return state["place"].unsqueeze(-1).clone()
+
+    def advance(self, state, action):
+        place = state["place"] + 0.1 * action[:, 0]
+        return {"place": place}, -place.abs(), place.abs() > 10
+
+
+def test_noise_that_is_held_for_several_steps_gets_arrays():
+    trainer = VanillaPpoTrainer(
+        scenario_instance=ScenarioInstance(name="weight", make_environment=lambda split: Weight(4)),
+        hyper_params={
+            "rl": {"num_iterations": 2, "frames_per_batch": 64},
+            "agents": {"_default": {"policy_head": {"use_sde": True}}},
+            "validate": {"episodes": 4},
+        },
+    )
+    assert trainer.train().steps == 2
+    assert type(trainer._collector) is Collector
+
+
+def test_rmsprop_learns_from_the_same_steps_and_looks_at_its_norms():
+    whole = trainer_of(rl={"optimizer": "rmsprop"})
+    whole.train()
+    assert isinstance(whole._collector, TensorCollector)
+    assert type(whole._learners["agent"]) is Learner
+    part = trainer_of(rl={"optimizer": "rmsprop", "num_iterations": 1})
+    part.train()
+    rest = trainer_of(rl={"optimizer": "rmsprop"})
+    rest.load_state_dict(part.state_dict())
+    rest.train()
+    first, second = (each._policies.policies["agent"].state_dict() for each in (whole, rest))
+    for name, weight in first.items():
+        assert torch.equal(second[name], weight), name
 
 
 def test_rewards_that_no_loss_can_bear_are_found():
