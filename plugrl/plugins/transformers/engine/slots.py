@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -125,7 +126,8 @@ class Slots:
     def _take_back(self) -> None:
         if not self._lent_from:
             return
-        for pool in self._pools:
+        # Of two free places of one size the allocator gives the lower one first.
+        for _, pool in sorted(zip(self._lent_from, self._pools, strict=True), key=itemgetter(0)):
             with self._allocating():
                 pool.untyped_storage().resize_(pool.nbytes)
             pool.zero_()

@@ -24,6 +24,8 @@ Result = TypeVar("Result")
 _SHARE = 0.8
 #: Tokens with which a GPU has enough to do: more take memory, and are hardly faster.
 _ENOUGH = 16_384
+#: Bytes of activations with which it has: those of as many tokens of a model of 0.6B parameters.
+_ENOUGH_BYTES = 10 * 2**30
 #: The share of activations that layers keep at least: what they begin with.
 _INPUTS = 0.15
 #: A pass is not planned smaller.
@@ -37,10 +39,11 @@ _GRADIENT = 4
 class PassMemory:
     """Chooses the tokens of a pass, and answers passes that do not fit.
 
-    A pass has ``(0.8 F - G - H) / A`` tokens, 16,384 at most: F is the memory that is free, G what
-    gradients and moments will take that are not there yet, H the logits of a chunk, and A the
-    activations of a token that are kept (``docs/memory.md``). What does not fit all the same is
-    tried with half of the tokens, twice at most, where settings leave it open.
+    A pass has ``(0.8 F - G - H) / A`` tokens, but no more than 16,384 or 10 GiB of activations: F
+    is the memory that is free, G what gradients and moments will take that are not there yet, H
+    the logits of a chunk, and A the activations of a token that are kept (``docs/memory.md``). What
+    does not fit all the same is tried with half of the tokens, twice at most, where settings leave
+    it open.
 
     Args:
         spec: of the model, with the device.
@@ -88,7 +91,7 @@ class PassMemory:
         a_token = shape.states(1) * shape.layers * self._kept
         if self._config.gradient_checkpointing:
             a_token = shape.states(1) + shape.bytes * shape.hidden * shape.layers
-        most = int(room / a_token)
+        most = int(min(room, _ENOUGH_BYTES) / a_token)
         self._planned = min(self._limit, max(_LEAST, most))
         return self._planned
 
