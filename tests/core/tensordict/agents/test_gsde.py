@@ -200,6 +200,13 @@ def test_noise_is_drawn_anew_after_so_many_steps_of_a_rollout(period: int) -> No
     assert changes(7) == [step % period == 0 for step in range(1, 7)]
 
 
+def test_where_agents_take_turns_another_number_of_rows_has_new_noise() -> None:
+    actor = actor_of(agent_of())
+    first = actor.act_with_params(rows(3))[0]
+    assert actor.act_with_params(rows(2))[0].shape == (2, 2)
+    assert not np.array_equal(actor.act_with_params(rows(3))[0], first)
+
+
 def test_the_best_action_has_no_noise_and_changes_none() -> None:
     agent = agent_of()
     actor, alone = actor_of(agent), actor_of(agent)
@@ -237,6 +244,22 @@ def test_the_noise_begins_as_the_settings_say(squash: bool, head: Any, first: fl
     assert isinstance(agent.policy_head, GsdeHead)
     assert agent.policy_head.log_std.shape == (5, 2)
     assert torch.unique(agent.policy_head.log_std).tolist() == pytest.approx([first])
+
+
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("expln", [False, True])
+def test_the_head_is_the_one_of_the_settings(squash: bool, expln: bool) -> None:
+    agent = agent_of(squash=squash, log_std_init=2.0, use_expln=expln)
+    head = agent.policy_head
+    assert isinstance(head, GsdeHead)
+    with torch.no_grad():
+        head.mean.bias += 9.0
+    mean, log_std = agent.policy(torch.from_numpy(rows(1)))[0].split(2)
+    assert (mean == 2).tolist() == [squash] * 2  # without a bound they are far above
+    features = agent.policy_body(torch.from_numpy(rows(1)))  # type: ignore[misc]
+    std = np.log1p(2.0) + 1 if expln else np.exp(2.0)
+    expected = float(features.detach().norm()) * std
+    assert log_std.exp().tolist() == pytest.approx([expected] * 2, rel=1e-4)
 
 
 def test_deviations_that_no_observation_changes_begin_as_the_settings_say() -> None:

@@ -216,6 +216,7 @@ def test_rmsprop_learns_from_the_same_steps_and_looks_at_its_norms():
     whole.train()
     assert isinstance(whole._collector, TensorCollector)
     assert type(whole._learners["agent"]) is Learner
+    assert whole.state_dict()["learners"]["agent"]["optimizer"]["name"] == "rmsprop"
     part = trainer_of(rl={"optimizer": "rmsprop", "num_iterations": 1})
     part.train()
     rest = trainer_of(rl={"optimizer": "rmsprop"})
