@@ -142,7 +142,8 @@ class PpoLoss(nn.Module):
         self.distance = DISTANCES[loss_critic_type]
         for name, width in (("clip_epsilon", clip_epsilon), ("clip_value", clip_value)):
             if anneal_clip and width is not None:
-                self.register_buffer(name, torch.tensor(width), persistent=False)
+                device = next(agent.parameters()).device
+                self.register_buffer(name, torch.tensor(width, device=device), persistent=False)
             else:
                 setattr(self, name, width)
 
@@ -248,7 +249,7 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
             clip_value=self.clip_value,
             anneal_clip=ppo.anneal_clip,
         )
-        return loss.to(self.device), GeneralisedAdvantage(self.agent, rl.gamma, rl.lmbda)
+        return loss, GeneralisedAdvantage(self.agent, rl.gamma, rl.lmbda)
 
     def _learns_in(self, iteration: int, learner: Learner) -> bool:
         """See the base class; the clip range is set then, too."""
