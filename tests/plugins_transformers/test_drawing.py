@@ -114,3 +114,16 @@ def test_tokens_that_cannot_be_drawn_yet_keep_their_mass_in_log_probabilities(fi
     assert all(token not in stops for token, stops in zip(tokens.tolist(), shares, strict=True))
     expected = logits.double().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
     assert logprobs.numpy() == pytest.approx(expected.numpy(), rel=1e-6, abs=1e-5)
+
+
+# The compiler takes a second to import.
+@pytest.mark.integration
+def test_tokens_that_cannot_be_drawn_yet_are_the_same_ones_compiled():
+    shares = [(), (0, 2), (1, 1, 3), (0, 1, 2), (4_000,)]
+    params = [SamplingParams(min_new_tokens=2, stop_token_ids=stops) for stops in shares]
+    logits = torch.tensor([1.0, -3.0, 9.0, 2.0]).expand(len(params), -1)
+    plain, compiled = (Sampler(params, streams(5), [0] * 5, "cpu") for _ in range(2))
+    draw = torch.compile(compiled.draw, backend="eager")
+    for _ in range(3):
+        for own, expected in zip(draw(logits), plain.draw(logits), strict=True):
+            assert torch.equal(own, expected)

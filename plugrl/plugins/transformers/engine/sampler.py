@@ -152,6 +152,13 @@ class Sampler:
         counts = counts + self._step if on_host else counts
         known = (stops >= 0) & (stops < scaled.shape[-1])
         blocked = known & (counts < self.tensors["least"])
+        if torch.compiler.is_compiling():
+            # Part of the kernel that reads the logits: they are not written once more.
+            places = torch.arange(scaled.shape[-1], device=scaled.device)
+            for each in range(stops.shape[1]):
+                here = blocked[:, each, None] & (places == stops[:, each, None])
+                scaled = scaled.masked_fill(here, -torch.inf)
+            return scaled
         never = torch.full_like(stops, -1, dtype=scaled.dtype).mul_(torch.inf)
         values = torch.where(blocked, never, -never)
         where = torch.where(known, stops, 0)
