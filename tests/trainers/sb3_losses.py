@@ -258,6 +258,10 @@ for scaling in (True, False):
         clip = {"batch_size": 128, "n_epochs": 1, "clip_range": 0.1}
         on_policy(f"ppo_{ending}{end}", PPO, env, n_steps=32, normalize_advantage=scaling, **clip)
         on_policy(f"a2c_{ending}{end}", A2C, env, n_steps=32, normalize_advantage=scaling)
+env = environments("Pendulum-v1", length=20)
+noise = {"n_steps": 32, "normalize_advantage": True, "use_sde": True, "sde_sample_freq": 8}
+on_policy("ppo_gsde", PPO, env, batch_size=128, n_epochs=1, clip_range=0.1, **noise)
+on_policy("a2c_gsde", A2C, env, **noise)
 dqn()
 td3()
 sac()

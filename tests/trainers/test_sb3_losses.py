@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from plugrl.core.tensordict.agents.building import build_agents
+from plugrl.core.tensordict.agents.gsde import GsdeHead
 from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.trainers.a2c import A2cLoss
@@ -56,10 +57,11 @@ def theirs(tmp_path_factory):
     return read
 
 
-def agent_for(environment, activation="tanh", **options):
+def agent_for(environment, activation="tanh", gsde=False, **options):
     body = {"type": "mlp", "hidden": [16, 12], "activation": activation}
     spaces = {"agent": AgentSpaces(*SPACES[environment])}
-    return build_agents(spaces, {"_default": {"body": body}}, **options).policies["agent"]
+    section = {"_default": {"body": body, "policy_head": {"use_sde": gsde}}}
+    return build_agents(spaces, section, **options).policies["agent"]
 
 
 def linears(*modules):
@@ -74,6 +76,12 @@ def networks_of(agent):
     return found
 
 
+def free_of(agent):
+    """The weights alone that deviations come from."""
+    head = agent.policy_head
+    return head.log_std if isinstance(head, GsdeHead) else head.free
+
+
 @torch.no_grad()
 def write(agent, given, prefix):
     """Give an agent the weights of a network of theirs, whose last layer may be in two parts."""
@@ -85,7 +93,7 @@ def write(agent, given, prefix):
                     rows.append(given[f"{prefix}/{network}/{number + 1}/{name}"])
                 parameter.copy_(torch.cat(rows))
     if f"{prefix}/free/0" in given:
-        agent.policy_head.free.copy_(given[f"{prefix}/free/0"])
+        free_of(agent).copy_(given[f"{prefix}/free/0"])
 
 
 def check_gradients(agent, given, factor=1.0):
@@ -97,7 +105,7 @@ def check_gradients(agent, given, factor=1.0):
                     rows.append(given[f"gradients/{network}/{number + 1}/{name}"])
                 close(parameter.grad, factor * torch.cat(rows), f"{network} {number} {name}")
     if "gradients/free/0" in given:
-        close(agent.policy_head.free.grad, given["gradients/free/0"], "free")
+        close(free_of(agent).grad, given["gradients/free/0"], "free")
 
 
 def close(ours, wanted, name):
@@ -140,16 +148,17 @@ def collected(given, discrete):
     )
 
 
-@pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("environment", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    "ending", ["discrete", "continuous", "discrete_unscaled", "continuous_unscaled", "gsde"]
+)
 @pytest.mark.parametrize("kind", ["ppo", "a2c"])
-def test_on_policy_updates(theirs, kind, environment, scaled):
-    discrete = environment == "CartPole-v1"
-    ending = ("discrete" if discrete else "continuous") + ("" if scaled else "_unscaled")
+def test_on_policy_updates(theirs, kind, ending):
+    discrete, scaled = ending.startswith("discrete"), not ending.endswith("unscaled")
+    environment = "CartPole-v1" if discrete else "Pendulum-v1"
     given = theirs(f"{kind}_{ending}")
     assert given["done"].any()
     assert (given["done"] & ~given["terminated"]).any()  # truncated episodes keep their value
-    agent = agent_for(environment)
+    agent = agent_for(environment, gsde=ending == "gsde")
     write(agent, given, "collected")
     batch = collected(given, discrete)
     with torch.no_grad():
