@@ -820,7 +820,6 @@ VERL = {
     "`trainer.total_training_steps`": ("keys('trainer.total_training_steps=100')",
         "base(100, 'trainer', 'total_train_steps')"),
     "`trainer.total_epochs`": ("keys('trainer.total_epochs=30')", None),
-    "`trainer.nnodes`, `trainer.n_gpus_per_node`": ("keys('trainer.nnodes=1')", None),
     "`trainer.project_name`, `trainer.experiment_name`": ("keys('trainer.project_name=x')",
         "keys('project_name=x', 'experiment_name=y')"),
     "`trainer.logger`": ("keys('trainer.logger=[wandb]')", "keys('trackers=[wandb]')\n"
