@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,15 @@ class Turns:
         self.mean_return = metrics.get("rollout/mean_episode_return", self.mean_return)
         if step > 0:
             CLOCK.iteration()
+
+
+class Refusals(logging.Handler):
+    """Ends a side that was to be compiled and goes on uncompiled."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at what is logged."""
+        if "goes on uncompiled" in record.getMessage():
+            raise SystemExit(record.getMessage())
 
 
 def configuration(given: task.Given) -> dict[str, Any]:
@@ -77,6 +87,8 @@ def configuration(given: task.Given) -> dict[str, Any]:
 if __name__ == "__main__":
     turns = Turns()
     CLOCK.end("imports")
+    if GIVEN.compiled:
+        logging.getLogger("plugrl").addHandler(Refusals(logging.WARNING))
     plugrl.train(configuration(GIVEN), callbacks=[turns])
     CLOCK.end("learn")
     CLOCK.report(turns.mean_return)

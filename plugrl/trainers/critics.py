@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -32,14 +32,13 @@ DISTANCES = {
 
 @torch.no_grad()
 def polyak_update(
-    targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor], tau: float = 1.0
+    targets: list[torch.Tensor], sources: list[torch.Tensor], tau: float = 1.0
 ) -> None:
     """``target <- (1 - tau) target + tau source`` for each pair; with ``tau`` 1 a copy."""
-    moved, towards = list(targets), list(sources)
     if tau == 1:
-        torch._foreach_copy_(moved, towards)
+        torch._foreach_copy_(targets, sources)
     else:
-        torch._foreach_lerp_(moved, towards, tau)
+        torch._foreach_lerp_(targets, sources, tau)
 
 
 class Critics(nn.Module):

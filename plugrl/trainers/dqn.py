@@ -6,7 +6,8 @@ With ``Q`` the trained and ``Q'`` the target network, an update on a minibatch o
     loss      = mean distance(Q(observation, action), td_target)
     one step of Adam
 
-and ``Q'`` moves to ``Q`` after every ``dqn.target_update_interval`` steps of the environments.
+and ``Q'`` moves to ``Q`` after every ``dqn.target_update_interval`` steps of the environments. It
+rests while the updates after a step are made, so that one pass gives the targets of them all.
 Double Q-learning takes ``Q'(next observation, argmax_a Q(next observation, a))`` instead of the
 largest value. Actions are collected at random with a probability that falls, else by the largest
 ``Q``. :class:`DqnLoss` is the loss; :class:`OffPolicyTrainer` collects, keeps old steps and calls
@@ -117,19 +118,28 @@ class DqnLoss(nn.Module):
         # ``nn.Module`` has a method called double.
         self.gamma, self.is_double, self.tau = gamma, double, tau
         self.distance = DISTANCES[distance]
+        self._moving = [*self.target.parameters()], [*agent.parameters()]
 
     def forward(self, td: TensorDict) -> dict[str, torch.Tensor]:
-        """``loss_qvalue`` and the mean ``qvalue`` of steps ``[B]`` with discrete actions."""
-        index = td["action"].long().view(-1, 1) - self._first_action
+        """``loss_qvalue`` and the mean ``qvalue`` of steps ``[B]`` with discrete actions.
+
+        What :meth:`td_target` gives may be among the steps as ``td_target`` already.
+        """
+        index = td["action"].long().view(-1, 1)
+        if self._first_action:
+            index = index - self._first_action
         q = self.agent.policy(td["observation"]).gather(-1, index).squeeze(-1)
-        loss = self.distance(q, self._td_target(td))
+        td_target = td["td_target"] if "td_target" in td else self.td_target(td)
+        loss = self.distance(q, td_target)
         return {"loss_qvalue": loss, "qvalue": q.detach().mean()}
 
     @torch.no_grad()
-    def _td_target(self, td: TensorDict) -> torch.Tensor:
-        next_observation, reward = td["next", "observation"], td["next", "reward"].squeeze(-1)
+    def td_target(self, td: TensorDict) -> torch.Tensor:
+        """What the values of steps ``[B]`` are moved towards, ``[B]``."""
+        following = td["next"]
+        next_observation, reward = following["observation"], following["reward"].squeeze(-1)
         # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
-        going_on = td["next", "terminated"].squeeze(-1).logical_not()
+        going_on = following["terminated"].squeeze(-1).logical_not()
         next_q = self.target.policy(next_observation)
         if self.is_double:
             # One network chooses and the other one judges, so that errors of one are not sought
@@ -143,7 +153,7 @@ class DqnLoss(nn.Module):
 
     def update_targets(self) -> None:
         """Move the target network towards the trained one."""
-        polyak_update(self.target.parameters(), self.agent.parameters(), self.tau)
+        polyak_update(*self._moving, self.tau)
 
 
 class DqnTrainer(OffPolicyTrainer):
@@ -201,6 +211,14 @@ class DqnTrainer(OffPolicyTrainer):
             final=dqn.exploration_final_eps,
             over=dqn.exploration_fraction * total,
         )
+
+    def _prepared(self, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
+        loss = learner.loss_module
+        # The choices of double Q-learning change with each update, and a compiled graph takes no
+        # longer for a part than for all.
+        if isinstance(loss, DqnLoss) and not (loss.is_double or learner.is_compiled):
+            rows["td_target"] = loss.td_target(rows)
+        return rows
 
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         # The target network does not move with updates, but with steps of the environments.

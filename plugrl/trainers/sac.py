@@ -110,6 +110,7 @@ class SacLoss(nn.Module):
         self.distance = DISTANCES[distance]
         self.target_entropy = target_entropy
         self.generator = generator
+        self._moving = [*self.target_critics.parameters()], [*critics.parameters()]
 
     def forward(self, td: TensorDict) -> dict[str, torch.Tensor]:
         """The losses, and ``qvalue``, ``alpha`` and ``entropy``, of steps ``[B]``."""
@@ -121,7 +122,7 @@ class SacLoss(nn.Module):
         # seeks out whatever a single critic overestimates.
         q = self.critics(encoded, td["action"])
         td_target = self._td_target(td, alpha, drawn["next_noise"])
-        loss_qvalue = self.distance(q, td_target.expand_as(q), reduction="none").mean(-1).sum()
+        loss_qvalue = len(q) * self.distance(q, td_target.expand_as(q))
 
         # The policy climbs the critics through its reparameterised action. Their weights are held,
         # so that the sum of all losses can be differentiated at once.
@@ -153,9 +154,10 @@ class SacLoss(nn.Module):
 
     @torch.no_grad()
     def _td_target(self, td: TensorDict, alpha: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        next_observation, reward = td["next", "observation"], td["next", "reward"].squeeze(-1)
+        following = td["next"]
+        next_observation, reward = following["observation"], following["reward"].squeeze(-1)
         # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
-        going_on = td["next", "terminated"].squeeze(-1).logical_not()
+        going_on = following["terminated"].squeeze(-1).logical_not()
         next_action, next_log_prob = self._action(next_observation, noise)
         next_q = self.target_critics(self.agent.encode(next_observation), next_action).amin(0)
         td_target: torch.Tensor
@@ -170,7 +172,7 @@ class SacLoss(nn.Module):
 
     def update_targets(self) -> None:
         """Move the target critics towards the trained ones."""
-        polyak_update(self.target_critics.parameters(), self.critics.parameters(), self.tau)
+        polyak_update(*self._moving, self.tau)
 
 
 class SacTrainer(TwinCriticsTrainer):

@@ -102,6 +102,10 @@ class Td3Loss(nn.Module):
         self.distance = DISTANCES[distance]
         self.noise, self.noise_clip = target_policy_noise, target_noise_clip
         self.generator = generator
+        self._moving = (
+            [*self.target_agent.parameters(), *self.target_critics.parameters()],
+            [*agent.parameters(), *critics.parameters()],
+        )
 
     def forward(self, td: TensorDict, *, policy: bool = True) -> dict[str, torch.Tensor]:
         """The losses, and the mean ``qvalue``, of steps ``[B]``.
@@ -118,7 +122,7 @@ class Td3Loss(nn.Module):
         q = self.critics(self.agent.encode(td["observation"]), td["action"])
         td_target = self._td_target(td)
         # Both critics learn the same target; their losses are added up.
-        loss_qvalue = self.distance(q, td_target.expand_as(q), reduction="none").mean(-1).sum()
+        loss_qvalue = len(q) * self.distance(q, td_target.expand_as(q))
         return {"loss_qvalue": loss_qvalue, "qvalue": q.detach().mean()}
 
     def actor_losses(self, td: TensorDict) -> dict[str, torch.Tensor]:
@@ -134,9 +138,10 @@ class Td3Loss(nn.Module):
 
     @torch.no_grad()
     def _td_target(self, td: TensorDict) -> torch.Tensor:
-        next_observation, reward = td["next", "observation"], td["next", "reward"].squeeze(-1)
+        following = td["next"]
+        next_observation, reward = following["observation"], following["reward"].squeeze(-1)
         # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
-        going_on = td["next", "terminated"].squeeze(-1).logical_not()
+        going_on = following["terminated"].squeeze(-1).logical_not()
         # Noise smooths the target over similar actions, of which one may be overestimated.
         next_action = self.agent.distribution.mode(self.target_agent.policy(next_observation))
         noise = (td if "noise" in td else self.draw_noise(td))["noise"]
@@ -151,8 +156,7 @@ class Td3Loss(nn.Module):
 
     def update_targets(self) -> None:
         """Move the target networks towards the trained ones."""
-        polyak_update(self.target_agent.parameters(), self.agent.parameters(), self.tau)
-        polyak_update(self.target_critics.parameters(), self.critics.parameters(), self.tau)
+        polyak_update(*self._moving, self.tau)
 
 
 class Td3Trainer(TwinCriticsTrainer):

@@ -306,6 +306,33 @@ def test_off_policy_measures_plugrl_alone(measured):
     assert found["floor_milliseconds"] == pytest.approx(work / result["gigaflops"] / 1e6)
 
 
+@pytest.mark.slow
+def test_off_policy_measures_compiled_updates_too(measured):
+    result = measured(
+        "off_policy", "--algorithm", "dqn", "--steps", "500", "--rounds", "1", "--compile"
+    )
+    sides = result["algorithms"]["dqn"]["sides"]
+    assert set(sides) == {"plugrl", "compiled"}
+    assert (result["ratio_compiled_dqn"], result["cpu_ratio_compiled_dqn"]) == (None, None)
+    plain, compiled = (side["cpu_seconds_by_round"][0] for side in sides.values())
+    # The first 500 steps, in which it compiles, are a phase of their own.
+    assert set(plain) == set(compiled) == {"imports", "setup", "begin", "learn"}
+    assert compiled["begin"] > plain["begin"]
+
+
+@pytest.mark.integration
+def test_off_policy_gives_no_figure_of_what_was_not_compiled(forked, monkeypatch, capfd):
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    script = loaded("off_policy")
+    words = ["--algorithm", "dqn", "--steps", "500", "--rounds", "1", "--compile", "--no-peer"]
+    assert script.run(script.measure, script.table, script.arguments(words)) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "rl.compile: DqnLoss goes on uncompiled: there is no C++ compiler /nowhere/g++" in err
+    assert err.splitlines()[-1].startswith("error: plugrl_side.py failed with exit code 1")
+
+
 @pytest.mark.parametrize("words", [[], ["--peer-python", "/bin/false"]])
 def test_ppo_cartpole_names_its_own_peers(command, words):
     code, out, err = command("ppo_cartpole", *words)

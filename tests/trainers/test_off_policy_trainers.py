@@ -386,6 +386,16 @@ def test_whether_compiling_is_earned_back_is_asked_of_all_updates(
     assert asked == [steps]
 
 
+def test_targets_of_several_updates_at_once_are_those_of_each() -> None:
+    own = {"gradient_steps": 4, "target_update_interval": 8}
+    once, each = made("dqn", own), made("dqn", own)
+    each._prepared = lambda learner, rows: rows
+    for trainer in (once, each):
+        trainer.train()
+    one, other = weights_of(once), weights_of(each)
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_noise_that_was_drawn_before_gives_the_losses_of_noise_that_was_not(name: str) -> None:
     trainer = made(name, {})

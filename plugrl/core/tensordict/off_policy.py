@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -102,6 +102,8 @@ class OffPolicyLearner(Learner):
         compiled: whether the loss and its gradients go through ``torch.compile``.
     """
 
+    sizes_differ: ClassVar[bool] = False
+
     def __init__(
         self,
         agent: Agent,
@@ -129,8 +131,8 @@ class OffPolicyLearner(Learner):
                 the loss module is called with ``policy=False``.
         """
         agents = None if policy else self.optimizer.active - {self.agent.name}
-        losses = self._backward(minibatch, agents, **({} if policy else {"policy": False}))
-        self._step(losses, not_finite, agents)
+        losses, norms = self._optimize(minibatch, agents, **({} if policy else {"policy": False}))
+        self._note(losses, norms, not_finite)
 
     def update(
         self, losses: Mapping[str, torch.Tensor], not_finite: NotFinite, *, policy: bool = True
@@ -148,12 +150,15 @@ class OffPolicyLearner(Learner):
             self.compile(False)
         self._differentiate(losses)
         agents = None if policy else self.optimizer.active - {self.agent.name}
-        self._step(losses, not_finite, agents)
+        norms = self.optimizer.step(self.max_grad_norm, agents)
+        self._note(losses, norms, not_finite)
 
-    def _step(
-        self, losses: Mapping[str, torch.Tensor], not_finite: NotFinite, agents: set[str] | None
+    def _note(
+        self,
+        losses: Mapping[str, torch.Tensor],
+        norms: Mapping[str, float],
+        not_finite: NotFinite,
     ) -> None:
-        norms = self.optimizer.step(self.max_grad_norm, agents, clipped=self._clipped)
         for name, norm in norms.items():
             if not math.isfinite(norm):
                 not_finite(f"gradient norm of {name}", norm)
@@ -193,7 +198,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             every train_freq steps, once learning_starts of them were taken:     (_after_step)
                 keep the steps in the replay buffer
                 gradient_steps times:                                            (_run_updates)
-                    minibatch = rl.minibatch_size old steps
+                    minibatch = rl.minibatch_size old steps                      (_prepared)
                     losses = loss_module(minibatch); one optimizer step          (_update)
                     move the target networks
 
@@ -350,8 +355,21 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             guards.check_finite(name, value, step=iteration)
 
         for name, learner in self._learning.items():
-            for minibatch in learner.buffer.minibatches(updates, size) if learner.buffer else ():
-                self._update(learner, self._normalised(name, minibatch), not_finite)
+            if not learner.buffer:
+                continue
+            prepare = partial(self._prepare, name, learner)
+            for minibatch in learner.buffer.minibatches(updates, size, prepare):
+                self._update(learner, minibatch, not_finite)
+
+    def _prepare(self, policy: str, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
+        return self._prepared(learner, self._normalised(policy, rows))
+
+    def _prepared(self, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
+        """The rows of several minibatches, before the first update on one of them.
+
+        Override it to add what these updates do not change, which one pass gives for all.
+        """
+        return rows
 
     def _update(self, learner: OffPolicyLearner, minibatch: TensorDict, not_finite: Any) -> None:
         """One update of one policy and its target networks."""

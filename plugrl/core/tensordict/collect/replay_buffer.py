@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -120,13 +120,29 @@ class ReplayBuffer:
         Raises:
             ContractError: the buffer is empty.
         """
-        return _step(self._drawn(count), count)
+        if not self._size:
+            raise ContractError("nothing can be drawn from an empty replay buffer; add steps first")
+        drawn = torch.from_numpy(self._rng.integers(0, self._size, count)).to(self._device)
+        found = {key: array.index_select(0, drawn) for key, array in self._arrays.items()}
+        following = {key[1]: value for key, value in found.items() if isinstance(key, tuple)}
+        own: dict[str, Any] = {key: value for key, value in found.items() if isinstance(key, str)}
+        return TensorDict({**own, "next": TensorDict(following, [count])}, batch_size=[count])
 
-    def minibatches(self, number: int, count: int) -> Iterator[TensorDict]:
+    def minibatches(
+        self,
+        number: int,
+        count: int,
+        prepare: Callable[[TensorDict], TensorDict] | None = None,
+    ) -> Iterator[TensorDict]:
         """The next ``number`` draws of ``count`` steps, as :meth:`sample` would give them.
 
         Several are looked up at once, which takes little longer than one. Nothing may be added or
         drawn before the last one is taken.
+
+        Args:
+            number: how many.
+            count: steps of each.
+            prepare: called with the steps of several of them, which are replaced by what it gives.
 
         Raises:
             ContractError: the buffer is empty.
@@ -134,15 +150,10 @@ class ReplayBuffer:
         at_once = max(1, _ROWS_AT_ONCE // count)
         for first in range(0, number, at_once):
             parts = min(at_once, number - first)
-            found = self._drawn(parts * count)
-            for start in range(0, parts * count, count):
-                yield _step({key: v[start : start + count] for key, v in found.items()}, count)
-
-    def _drawn(self, count: int) -> dict[Key, torch.Tensor]:
-        if not self._size:
-            raise ContractError("nothing can be drawn from an empty replay buffer; add steps first")
-        drawn = torch.from_numpy(self._rng.integers(0, self._size, count)).to(self._device)
-        return {key: array.index_select(0, drawn) for key, array in self._arrays.items()}
+            rows = self.sample(parts * count)
+            if prepare is not None:
+                rows = prepare(rows)
+            yield from rows.split(count) if parts > 1 else (rows,)
 
     def state_dict(self) -> dict[str, Any]:
         """The steps that are kept, the place of the next one, and the generator."""
@@ -175,12 +186,6 @@ class ReplayBuffer:
         for key, value in saved.items():
             self._arrays[key][:size] = value
         self._rng.bit_generator.state = state["rng"]
-
-
-def _step(found: Mapping[Key, torch.Tensor], count: int) -> TensorDict:
-    following = {key[1]: value for key, value in found.items() if isinstance(key, tuple)}
-    own: dict[str, Any] = {key: value for key, value in found.items() if isinstance(key, str)}
-    return TensorDict({**own, "next": TensorDict(following, [count])}, batch_size=[count])
 
 
 def _name(key: Key) -> str:

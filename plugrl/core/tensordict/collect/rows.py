@@ -76,5 +76,8 @@ def real_steps(filled: Iterable[Rows], num_envs: int, part: slice) -> int:
 
     The others only began an episode: vector environments may use a step for that.
     """
-    real = [rows.real[part].reshape(-1, len(rows.real[0]) // num_envs, num_envs) for rows in filled]
-    return int(np.concatenate(real, 1).any(1).sum()) if real else 0
+    real = [rows.real[part] for rows in filled]
+    if len(real) == 1 and real[0].shape[1] == num_envs:  # one agent: asked after each step
+        return int(np.count_nonzero(real[0]))
+    each = [steps.reshape(-1, steps.shape[1] // num_envs, num_envs) for steps in real]
+    return int(np.concatenate(each, 1).any(1).sum()) if each else 0

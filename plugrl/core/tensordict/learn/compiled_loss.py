@@ -1,10 +1,12 @@
-"""Losses of small networks and their gradients through ``torch.compile``."""
+"""Losses of small networks, their gradients and the step along them through ``torch.compile``."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -23,13 +25,24 @@ from plugrl.core.tensordict.learn.loss_contract import total_loss
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from plugrl.core.tensordict.learn.optimizer import AgentOptimizer
+
 logger = logging.getLogger(__name__)
 
 #: Compiling takes 5 to 20 seconds, and saves a millisecond of an optimizer step.
 PAYBACK = Payback(cost=20.0, saving=0.001)
 #: Torch's own tanh takes several times as long on the CPU as one by way of its sigmoid. Random
-#: numbers are those drawn uncompiled. Processes that compile in parallel gain nothing here.
-_OPTIONS = {"cpp.use_decompose_tanh": True, "fallback_random": True, "compile_threads": 1}
+#: numbers are those drawn uncompiled. Processes that compile in parallel gain nothing here. A call
+#: for each tensor of a graph that its strides are as ever takes a tenth of a small update.
+_OPTIONS = {
+    "cpp.use_decompose_tanh": True,
+    "fallback_random": True,
+    "compile_threads": 1,
+    "size_asserts": False,
+}
+
+#: Names that begin with ``self``, as versions of torch write them.
+_OF_SELF = re.compile(r"(L\[.)?self\b")
 
 
 def worth_compiling(setting: bool | Literal["auto"], optimizer_steps: int) -> bool:
@@ -38,16 +51,21 @@ def worth_compiling(setting: bool | Literal["auto"], optimizer_steps: int) -> bo
 
 
 class CompiledLoss:
-    """A loss module with its backward pass, up to clipped gradients, as one compiled graph.
+    """A loss module with its backward pass as one compiled graph, and the step of its optimizer.
 
-    The number of rows is a symbol of the graph from the first call on, so that numbers do not
-    depend on which sizes came before, and a resumed run goes on exactly.
+    Without Adam as an optimizer, or on a GPU, it ends with clipped gradients.
+
+    What comes of some rows does not depend on how many there were in earlier calls, so that a
+    resumed run goes on exactly: either their number is a symbol of the graph from the first call
+    on, or each number has its own graph.
 
     Args:
         module: maps the rows of a minibatch to ``loss_...`` scalars and metrics.
         learning: the parameters that an optimizer changes, by the agent in whose gradient norm they
             count.
         max_norm: largest norm of the gradients of an agent; None: any.
+        optimizer: of ``learning``.
+        dynamic: one graph for all numbers of rows; false: one for each, which is quicker.
     """
 
     def __init__(
@@ -55,35 +73,56 @@ class CompiledLoss:
         module: torch.nn.Module,
         learning: Mapping[str, Sequence[torch.nn.Parameter]],
         max_norm: float | None = None,
+        *,
+        optimizer: AgentOptimizer | None = None,
+        dynamic: bool = True,
     ) -> None:
         self._module = module
         self._max_norm = max_norm
+        self._dynamic = dynamic
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._refusal = _refusal(module, named, [p for own in learning.values() for p in own])
+        every = [p for own in learning.values() for p in own]
+        self._device = next((p.device.type for p in every), "cpu")
+        #: None: gradients are set, and somebody else steps along them.
+        self.optimizer: AgentOptimizer | None = None
+        if optimizer is not None and optimizer.name == "adam" and self._device == "cpu":
+            self.optimizer = optimizer
+        self._refusal = _refusal(module, named, every, self._device)
         names = {id(p): name for name, p in named.items()}
         self._learning = {
             agent: {names[id(p)]: p for p in own if id(p) in names}
             for agent, own in learning.items()
         }
-        #: Norms before clipping, by agent, of the gradients that were set last.
+        #: Norms before clipping, by agent, of the latest gradients.
         self.norms: dict[str, torch.Tensor] = {}
 
     @cached_property
     def _compiled(self) -> Any:
         # At the first call, as asking for it imports a compiler.
         prepare_compiling()
-        return torch.compile(
-            self._differentiated, fullgraph=True, dynamic=True, options=dict(_OPTIONS)
-        )
+        options: dict[str, Any] = dict(_OPTIONS)
+        if self._device == "cpu":
+            # Python between the products takes a tenth of a small update.
+            options["cpp_wrapper"] = True
+        if all(_is_known(module) for module in self._module.modules()):
+            options["guard_filter_fn"] = _about_arguments
+        # What torch has compiled, it keeps by code, and about whose it is nothing is asked then.
+        function = type(self)._update
+        own = FunctionType(function.__code__.replace(), function.__globals__)
+        compiled = torch.compile(own, fullgraph=True, dynamic=self._dynamic, options=options)
+        return partial(compiled, self)
 
     def __call__(
         self, minibatch: TensorDict, agents: Collection[str] | None = None, **options: Any
     ) -> dict[str, torch.Tensor] | None:
-        """What the module gives for ``minibatch [rows]``; the gradients of its losses are set.
+        """What the module gives for ``minibatch [rows]``, a step along the sum of its losses on.
+
+        Without an optimizer, the gradients of that sum are set. Where the norm of an agent's
+        gradients is not finite, nothing of it was changed.
 
         Args:
             minibatch: the rows.
-            agents: of which gradients are needed; None: of all.
+            agents: whose gradients are needed; None: those of all.
             options: what the module is called with besides; each of their values has a graph.
 
         Returns:
@@ -91,7 +130,7 @@ class CompiledLoss:
         """
         if self._refusal is None:
             try:
-                return self._set_gradients(minibatch, agents, options)
+                return self._run(minibatch, agents, options)
             # Of all classes: it comes from a compiler that is given code of users.
             except Exception as error:
                 self._refusal = compiler_failure(error)
@@ -100,31 +139,34 @@ class CompiledLoss:
         )
         return None
 
-    def _set_gradients(
+    def _run(
         self, minibatch: TensorDict, agents: Collection[str] | None, options: dict[str, Any]
     ) -> dict[str, torch.Tensor]:
         draw = getattr(self._module, "draw_noise", None)
+        chosen = tuple(a for a in self._learning if agents is None or a in agents)
         with torch.no_grad():
             # Generators stay outside of graphs, which cannot hold them.
             rows = minibatch.to_dict() | ({} if draw is None else draw(minibatch))
-            learning = {
-                a: own for a, own in self._learning.items() if agents is None or a in agents
-            }
-            gradients, losses, self.norms = self._compiled(learning, rows, options)
-        for agent, own in learning.items():
-            for name, parameter in own.items():
-                parameter.grad = gradients[agent][name]
+            scales = None if self.optimizer is None else self.optimizer.scales(chosen)
+            gradients, losses, self.norms = self._compiled(chosen, scales, rows, options)
+        for agent, own in gradients.items():
+            for name, gradient in own.items():
+                self._learning[agent][name].grad = gradient
         return dict(losses)
 
-    def _differentiated(
+    def _update(
         self,
-        learning: Mapping[str, Mapping[str, torch.Tensor]],
+        agents: tuple[str, ...],
+        scales: torch.Tensor | None,
         rows: dict[str, Any],
         options: dict[str, Any],
     ) -> tuple[
         dict[str, dict[str, torch.Tensor]], dict[str, torch.Tensor], dict[str, torch.Tensor]
     ]:
-        """Clipped gradients by agent and parameter, what the module gave, and norms by agent."""
+        """Clipped gradients by agent and parameter, what the module gave, and norms by agent.
+
+        There are no gradients where a step was taken along them.
+        """
         count = len(next(iter(rows.values())))
 
         def losses_of(
@@ -135,25 +177,45 @@ class CompiledLoss:
             losses = dict(func.functional_call(self._module, weights, (td,), options).items())
             return total_loss(losses), losses
 
+        learning = {agent: self._learning[agent] for agent in agents}
         gradients, (_, losses) = func.grad_and_value(losses_of, has_aux=True)(learning)
         norms = {}
         for agent, own in gradients.items():
-            norm = torch.linalg.vector_norm(torch.cat([each.flatten() for each in own.values()]))
+            norm = torch.stack([each.square().sum() for each in own.values()]).sum().sqrt()
             norms[agent] = norm
             if self._max_norm is not None:
                 # As torch.nn.utils.clip_grad_norm_ does.
                 factor = (self._max_norm / (norm + 1e-6)).clamp(max=1.0)
                 gradients[agent] = {name: each * factor for name, each in own.items()}
-        return gradients, losses, norms
+        if self.optimizer is None or scales is None:
+            return gradients, losses, norms
+        self.optimizer.step_in_graph(
+            {agent: list(own.values()) for agent, own in gradients.items()}, norms, scales
+        )
+        return {}, losses, norms
+
+
+def _is_known(module: torch.nn.Module) -> bool:
+    """Whether nothing in a module but tensors changes between two calls."""
+    return type(module).__module__.partition(".")[0] in ("torch", "plugrl")
+
+
+def _about_arguments(guards: Sequence[Any]) -> list[bool]:
+    """Of what would be looked at before each call, keep what the caller can change.
+
+    The rest is about attributes of modules and about torch itself: looking at them takes a quarter
+    of a small update where its memory has been used for something else meanwhile.
+    """
+    return [not each.is_global and not _OF_SELF.match(each.name) for each in guards]
 
 
 def _refusal(
     module: torch.nn.Module,
     parameters: Mapping[str, torch.nn.Parameter],
     learning: Sequence[torch.nn.Parameter],
+    device: str,
 ) -> str | None:
     """Why a loss module is not compiled; None: it is tried."""
-    device = next((parameter.device.type for parameter in learning), "cpu")
     missing = missing_compiler(device)
     if missing is not None:
         return missing

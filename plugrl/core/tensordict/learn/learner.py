@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict
@@ -45,6 +45,11 @@ class Learner:
         compiled: whether the loss and its gradients go through ``torch.compile``.
     """
 
+    #: Whether minibatches have different numbers of rows.
+    sizes_differ: ClassVar[bool] = True
+    #: Whether a compiled graph may hold the step of the optimizer too.
+    steps_in_graph: ClassVar[bool] = True
+
     def __init__(
         self,
         agent: Agent,
@@ -73,8 +78,13 @@ class Learner:
         """Let the loss go through ``torch.compile`` from now on, or no longer."""
         self._compiled = None
         if compiled:
-            learning = self.optimizer.learning
-            self._compiled = CompiledLoss(self.loss_module, learning, self.max_grad_norm)
+            self._compiled = CompiledLoss(
+                self.loss_module,
+                self.optimizer.learning,
+                self.max_grad_norm,
+                optimizer=self.optimizer if self.steps_in_graph else None,
+                dynamic=self.sizes_differ,
+            )
 
     def estimate(self, batch: TensorDict) -> dict[str, float]:
         """Write the advantages of a batch ``[R, T]`` into it; give the metrics, if there are.
@@ -170,9 +180,7 @@ class Learner:
         means = Means()
         for _ in range(epochs):
             for minibatch in minibatches(rows, minibatch_size, order):
-                losses = self._backward(minibatch)
-                # Clips the gradient, where the compiled graph has not, then steps.
-                norms = self.optimizer.step(self.max_grad_norm, clipped=self._clipped)
+                losses, norms = self._optimize(minibatch)
                 norm = norms[self.agent.name]
                 if not math.isfinite(norm):
                     not_finite("gradient norm", norm)
@@ -180,6 +188,22 @@ class Learner:
                 means.add(losses)
                 means.add({"grad_norm": norm})
         return means.take()
+
+    def _optimize(
+        self, minibatch: TensorDict, agents: Collection[str] | None = None, **options: Any
+    ) -> tuple[Mapping[str, torch.Tensor], dict[str, float]]:
+        """One optimizer step; give what the loss module gave, and norms as the optimizer does.
+
+        Args:
+            minibatch: the rows.
+            agents: whose step it is; None: that of all.
+            options: what the loss module is called with besides.
+        """
+        losses = self._backward(minibatch, agents, **options)
+        if self._compiled is not None and self._compiled.optimizer is not None:
+            return losses, {agent: norm.item() for agent, norm in self._compiled.norms.items()}
+        # Clips the gradients, where the compiled graph has not, then steps.
+        return losses, self.optimizer.step(self.max_grad_norm, agents, clipped=self._clipped)
 
     @property
     def _clipped(self) -> Mapping[str, torch.Tensor] | None:
@@ -190,6 +214,8 @@ class Learner:
         self, minibatch: TensorDict, agents: Collection[str] | None = None, **options: Any
     ) -> Mapping[str, torch.Tensor]:
         """Set the gradients of the losses of a minibatch; give what the loss module gave.
+
+        Where a compiled graph holds the step of the optimizer, it was taken too.
 
         Args:
             minibatch: the rows.
@@ -267,10 +293,10 @@ class Means:
         for name, value in numbers.items():
             number = value
             if isinstance(value, torch.Tensor):
-                # Copied, as a loss module may give a buffer; TorchRL's penalty gives its
-                # divergences row by row.
-                number = value.detach().float()
-                number = number.mean() if number.ndim else number.clone()
+                # TorchRL's penalty gives its divergences row by row.
+                number = value.detach().float().mean() if value.ndim else value.detach()
+                # Copied, as a loss module may give a buffer. Elsewhere a look would be waited for.
+                number = number.item() if number.device.type == "cpu" else number.float().clone()
             if name in self._sums:
                 self._sums[name] += number
                 self._counts[name] += 1

@@ -6,10 +6,11 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import nn
+from torch.optim.adam import adam
 
 from plugrl.core.errors import RunError
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from plugrl.core.tensordict.agents.agent import Agent
 
 OptimizerName = Literal["adam", "rmsprop"]
+
+#: What a group of Adam hands on to the function that steps it.
+_OPTIONS = ("lr", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "fused", "capturable")
 
 
 @dataclass
@@ -34,6 +38,43 @@ class ParameterGroup:
     part: str
     parameters: Sequence[nn.Parameter]
     lr: float
+
+
+class _Stepping:
+    """Parameters of a group of an optimizer that step at once, with their moments."""
+
+    def __init__(
+        self,
+        group: Mapping[str, Any],
+        parameters: Sequence[nn.Parameter],
+        moments: Sequence[Mapping[str, torch.Tensor]],
+    ) -> None:
+        self._group, self._parameters = group, list(parameters)
+        self._moments = [
+            [each[name] for each in moments] for name in ("exp_avg", "exp_avg_sq", "step")
+        ]
+
+    @property
+    def has_gradients(self) -> bool:
+        return all(p.grad is not None for p in self._parameters)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """As ``torch.optim.Adam`` steps a group."""
+        group = self._group
+        averages, squares, steps = self._moments
+        beta1, beta2 = group["betas"]
+        adam(
+            cast(list[torch.Tensor], self._parameters),
+            [cast(torch.Tensor, p.grad) for p in self._parameters],
+            averages,
+            squares,
+            [],
+            steps,
+            **{name: group[name] for name in _OPTIONS},
+            beta1=beta1,
+            beta2=beta2,
+        )
 
 
 class AgentOptimizer:
@@ -69,26 +110,28 @@ class AgentOptimizer:
             for agent, own in self._groups.items()
         }
         self.name = name
+        self._betas, self._eps = betas, eps
         self._optimizer: torch.optim.Optimizer
         if name == "adam":
             self._optimizer = _adam(_by_rate(groups), betas=betas, eps=eps)
         else:
             self._optimizer = torch.optim.RMSprop(_by_rate(groups), alpha=0.99, eps=eps)
-        self._learning = {
+        learning = {
             agent: [p for g in own if g.lr > 0 for p in g.parameters]
             for agent, own in self._groups.items()
         }
+        #: The parameters that learn, by agent; each has a gradient norm of its own.
+        self.learning = {agent: own for agent, own in learning.items() if own}
+        #: What steps with each set of agents, looked up once.
+        self._stepping: dict[tuple[str, ...], list[_Stepping]] = {}
+        #: By agent, for each parameter that learns: both moments and the count of steps.
+        self._moments: dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
         self._lr_factor = 1.0
 
     @property
     def active(self) -> set[str]:
         """The agents of which at least one group learns."""
-        return {agent for agent, parameters in self._learning.items() if parameters}
-
-    @property
-    def learning(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters that learn, by agent; each has a gradient norm of its own."""
-        return {agent: own for agent, own in self._learning.items() if own}
+        return set(self.learning)
 
     def set_lr_factor(self, factor: float) -> None:
         """Multiply all learning rates by ``factor`` from now on, as annealing does."""
@@ -102,7 +145,7 @@ class AgentOptimizer:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for learning in self._learning.values():
+        for learning in self.learning.values():
             _drop_gradients(learning)
 
     def step(
@@ -125,24 +168,47 @@ class AgentOptimizer:
             That norm before clipping, for each agent that learns. Where it is not finite, nothing
             of that agent was changed.
         """
-        norms = {}
+        norms: dict[str, float] = {}
+        stepping = []
         for agent, learning in self.learning.items():
             if agents is not None and agent not in agents:
                 _drop_gradients(learning)
                 continue
-            if clipped is None:
-                gradients = [p.grad.flatten() for p in learning if p.grad is not None]
-                # As get_total_norm, in a third of its time where there are few numbers.
-                total = torch.linalg.vector_norm(torch.cat(gradients or [torch.zeros(1)]))
-            else:
-                total = clipped[agent]
-            norms[agent] = norm = float(total)
+            norms[agent] = norm = float(clipped[agent]) if clipped else _norm(learning)
             if not math.isfinite(norm):
                 _drop_gradients(learning)
-            elif clipped is None and max_norm is not None and norm > max_norm:
-                nn.utils.clip_grads_with_norm_(learning, max_norm, total)
-        self._optimizer.step()
+                continue
+            if not clipped and max_norm is not None and norm > max_norm:
+                nn.utils.clip_grads_with_norm_(learning, max_norm, torch.tensor(norm))
+            stepping.append(agent)
+        self._step(tuple(stepping))
         return norms
+
+    def _step(self, agents: tuple[str, ...]) -> None:
+        """The optimizer's step, where ``agents`` have gradients and the others have none.
+
+        ``Adam.step`` collects parameters and moments anew each time, which takes about as long as
+        changing the weights of a small network does; what was collected once is given to the same
+        function.
+        """
+        if self.name != "adam":
+            self._optimizer.step()
+            return
+        known = self._stepping.get(agents)
+        if known is not None and all(each.has_gradients for each in known):
+            for each in known:
+                each.step()
+            return
+        self._optimizer.step()
+        chosen = {p for agent in agents for p in self.learning[agent]}
+        state = self._optimizer.state
+        # Moments are made in the first step with a gradient.
+        if chosen and all(p in state for p in chosen):
+            self._stepping[agents] = [
+                _Stepping(group, own, [state[p] for p in own])
+                for group in self._optimizer.param_groups
+                if (own := [p for p in group["params"] if p in chosen])
+            ]
 
     def step_on_device(
         self, max_norm: float | None = None, *, clipped: Mapping[str, torch.Tensor] | None = None
@@ -167,6 +233,65 @@ class AgentOptimizer:
         self._optimizer.found_inf = lost.float()  # type: ignore[attr-defined]
         self._optimizer.step()
         return norms
+
+    def scales(self, agents: Iterable[str]) -> torch.Tensor:
+        """What depends on the count of steps in the next one, ``[parameters of all agents, 2]``.
+
+        It is given to :meth:`step_in_graph`: powers in a graph would be taken for each number.
+        """
+        beta1, beta2 = self._betas
+        rates = {p: group["lr"] for group in self._optimizer.param_groups for p in group["params"]}
+        found = []
+        for agent in agents:
+            own = self.learning[agent]
+            if agent not in self._moments:
+                self._moments[agent] = [self._moments_of(parameter) for parameter in own]
+            for parameter, (_, _, step) in zip(own, self._moments[agent], strict=True):
+                count = step.item() + 1
+                rate = rates[parameter] / (1 - beta1**count)
+                found.append((rate, math.sqrt(1 - beta2**count)))
+        return torch.tensor(found)
+
+    def _moments_of(
+        self, parameter: nn.Parameter
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        state = self._optimizer.state[parameter]
+        if not state:  # as torch.optim.Adam begins, in its first step with a gradient
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state["exp_avg"], state["exp_avg_sq"], state["step"]
+
+    def step_in_graph(
+        self,
+        gradients: Mapping[str, Sequence[torch.Tensor]],
+        norms: Mapping[str, torch.Tensor],
+        scales: torch.Tensor,
+    ) -> None:
+        """The step of ``torch.optim.Adam``, for ``torch.compile``: one pass over each weight.
+
+        Where a norm is not finite, nothing of that agent is changed.
+
+        Args:
+            gradients: clipped ones, in the order of :attr:`learning`.
+            norms: of the gradients of each agent.
+            scales: what :meth:`scales` gave for these agents.
+        """
+        beta1, beta2 = self._betas
+        number = 0
+        for agent, own in gradients.items():
+            is_finite = norms[agent].isfinite()
+            moments = zip(self.learning[agent], own, self._moments[agent], strict=True)
+            for parameter, gradient, (average, square, step) in moments:
+                rate, root = scales[number, 0], scales[number, 1]
+                number += 1
+                new_average = average + (1 - beta1) * (gradient - average)
+                new_square = beta2 * square + (1 - beta2) * gradient * gradient
+                moved = parameter - rate * new_average / (new_square.sqrt() / root + self._eps)
+                parameter.copy_(torch.where(is_finite, moved, parameter))
+                average.copy_(torch.where(is_finite, new_average, average))
+                square.copy_(torch.where(is_finite, new_square, square))
+                step.add_(is_finite)
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts: all that the next step needs beside weights and settings."""
@@ -216,6 +341,8 @@ class AgentOptimizer:
         self._optimizer.load_state_dict(
             {**self._optimizer.state_dict(), "state": copy.deepcopy(held)}
         )
+        self._stepping.clear()
+        self._moments.clear()
         self.set_lr_factor(float(state["lr_factor"]))
 
     def _parts(self, agent: str) -> list[list[Any]]:
@@ -254,6 +381,14 @@ def _by_rate(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
     for group in groups:
         alike.setdefault(group.lr, []).extend(group.parameters)
     return [{"params": own, "lr": lr, "initial_lr": lr} for lr, own in alike.items() if own]
+
+
+def _norm(parameters: Iterable[nn.Parameter]) -> float:
+    """The Euclidean norm of all gradients, none of which is copied."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return 0.0
+    return math.hypot(*torch.stack(torch._foreach_norm(gradients)).tolist())
 
 
 def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict
@@ -27,6 +27,8 @@ class ReplayedLearner(Learner):
     optimizer. Arguments are those of :class:`Learner`; ``gae`` has a method ``on_device``, or is
     None.
     """
+
+    steps_in_graph: ClassVar[bool] = False
 
     _replayed: Replayed | None = None
     _batch: TensorDict

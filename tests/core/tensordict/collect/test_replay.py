@@ -134,6 +134,23 @@ def test_minibatches_are_the_next_draws(number: int, count: int) -> None:
         next(ReplayBuffer(50).minibatches(1, 2))
 
 
+def test_what_minibatches_have_in_common_is_prepared_for_all_at_once() -> None:
+    plain, prepared = (ReplayBuffer(50, seed=1) for _ in range(2))
+    for buffer in (plain, prepared):
+        buffer.add(steps(list(range(40))))
+    sizes = []
+
+    def prepare(rows: TensorDict) -> TensorDict:
+        sizes.append(len(rows))
+        return rows.set("doubled", 2 * rows["action"])
+
+    pairs = list(zip(plain.minibatches(5, 300), prepared.minibatches(5, 300, prepare), strict=True))
+    # No more than 1,024 rows at once.
+    assert sizes == [900, 600]
+    for one, other in pairs:
+        assert torch.equal(other["doubled"], 2 * one["action"])
+
+
 def test_what_is_drawn_is_a_copy() -> None:
     buffer = ReplayBuffer(3)
     batch = steps([1, 2, 3])

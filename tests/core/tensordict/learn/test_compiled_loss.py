@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from plugrl.core.run.process.compiler import Payback
 from plugrl.core.tensordict.learn import compiled_loss
@@ -113,6 +114,39 @@ def test_a_loss_whose_gradients_would_be_lost_is_not_compiled(
     assert loss({"x": torch.ones(3, 2)}) is None  # type: ignore[arg-type]
     assert said in caplog.text
     assert network.weight.grad is None
+
+
+class Scaled(torch.nn.Module):
+    """Its loss has a slope that is a number of Python."""
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.slope = slope
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, td: Any) -> dict[str, torch.Tensor]:
+        return {"loss_line": self.slope * self.weight * td["x"].mean()}
+
+
+def slope_of(loss: CompiledLoss, module: Scaled) -> float:
+    assert loss(TensorDict({"x": torch.ones(3)}, [3])) is not None
+    assert module.weight.grad is not None
+    return module.weight.grad.item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_graph_is_that_of_its_own_module(is_ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of modules of plugrl and torch, nothing is looked at before each call.
+    monkeypatch.setattr(Scaled, "__module__", "plugrl.testing" if is_ours else "elsewhere")
+    modules = [Scaled(2.0), Scaled(5.0)]
+    losses = [CompiledLoss(m, {"a": [m.weight]}, dynamic=False) for m in modules]
+    found = [slope_of(loss, module) for loss, module in zip(losses, modules, strict=True)]
+    assert found == [2.0, 5.0]
+    if not is_ours:
+        # What others wrote may change what it likes.
+        modules[0].slope = 3.0
+        assert slope_of(losses[0], modules[0]) == 3.0
 
 
 def test_how_a_run_began_decides_how_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

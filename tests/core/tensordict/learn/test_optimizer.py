@@ -372,3 +372,62 @@ def test_a_step_can_be_that_of_some_agents():
     assert torch.equal(weights(other), before[0])
     after = both.state_dict()["agents"]["b"]
     assert_same(after, before[1])
+
+
+def step_as_in_a_graph(optimizer, model, norm=1.0):
+    """What a compiled graph holds, uncompiled."""
+    with torch.no_grad():
+        optimizer.step_in_graph(
+            {"a": [parameter.grad for parameter in model.parameters()]},
+            {"a": torch.tensor(norm)},
+            optimizer.scales(["a"]),
+        )
+
+
+@pytest.mark.parametrize("rates", [(1e-2, 1e-2, 1e-2), (1e-4, 1e-3, 1e-2)])
+def test_the_step_of_a_graph_is_that_of_torch(rates):
+    model, theirs = network(), network()
+    optimizer = AgentOptimizer(groups_of(model, rates=rates), eps=1e-5)
+    reference = torch.optim.Adam(
+        [{"params": g.parameters, "lr": g.lr} for g in groups_of(theirs, rates=rates)], eps=1e-5
+    )
+    for step in range(40):
+        give_gradients(model, step)
+        give_gradients(theirs, step)
+        # One goes on with the moments of the other.
+        if step % 10 < 5:
+            step_as_in_a_graph(optimizer, model)
+        else:
+            optimizer.step()
+        reference.step()
+    torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
+    assert {float(p["step"]) for p in optimizer.state_dict()["agents"]["a"]["state"].values()} == {
+        40.0
+    }
+
+
+def test_the_step_of_a_graph_resumes_and_follows_the_learning_rate():
+    first, second = network(), network()
+    before, after = AgentOptimizer(groups_of(first)), AgentOptimizer(groups_of(second))
+    for step in range(6):
+        if step == 3:
+            second.load_state_dict(first.state_dict())
+            after.load_state_dict(before.state_dict())
+        for model, optimizer in ((first, before), (second, after))[: 1 if step < 3 else 2]:
+            optimizer.set_lr_factor(1 - step / 6)
+            give_gradients(model, step)
+            step_as_in_a_graph(optimizer, model)
+    assert torch.equal(weights(second), weights(first))
+    assert_same(after.state_dict(), before.state_dict())
+
+
+def test_the_step_of_a_graph_along_what_is_not_finite_changes_nothing():
+    model = network()
+    optimizer = AgentOptimizer(groups_of(model))
+    give_gradients(model, 0)
+    step_as_in_a_graph(optimizer, model)
+    before = copy.deepcopy((weights(model), optimizer.state_dict()))
+    model[0].weight.grad[0] = float("nan")
+    step_as_in_a_graph(optimizer, model, float("nan"))
+    assert torch.equal(weights(model), before[0])
+    assert_same(optimizer.state_dict(), before[1])
