@@ -97,5 +97,6 @@ def report(
         print(plan_text(rows))
     for name, each in plans.items():
         where = f" of {machines} machines" if machines > 1 else ""
-        print(f"\nmodel {name} on {devices} devices{where}")
+        on = f"{devices} device" if devices == 1 else f"{devices} devices"
+        print(f"\nmodel {name} on {on}{where}")
         print(plan_text(each))

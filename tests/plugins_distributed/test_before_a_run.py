@@ -64,6 +64,10 @@ def test_validate_prints_what_each_device_holds(tmp_path, capsys, kind):
     for what, amount in plan.items():
         assert f"{what}  " in printed
         assert amount in printed
+    report(experiment, devices=1, as_json=False)
+    printed = capsys.readouterr().out
+    assert "model policy on 1 device\n" in printed
+    assert "1, in 1 copy\n" in printed
     report(experiment, devices=4, machines=2, as_json=False)
     assert "model policy on 4 devices of 2 machines\n" in capsys.readouterr().out
     report(experiment, as_json=True)

@@ -147,7 +147,7 @@ def test_copies_on_machines_by_hand():
 @pytest.mark.parametrize(
     ("shard", "split", "moments"),
     [
-        ("full", "8, in 1 copies", "0.56 GiB"),
+        ("full", "8, in 1 copy", "0.56 GiB"),
         ("hybrid", "4, in 2 copies", "1.11 GiB"),
         ("none", "1, in 8 copies", "4.44 GiB"),
     ],

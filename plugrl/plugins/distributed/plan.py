@@ -251,7 +251,10 @@ def device_rows(model: Any, devices: int, machines: int = 1) -> list[tuple[str, 
     optimizer = _OPTIMIZERS[train.get("optimizer") or "adamw"]
     return [
         ("parameters", f"{shape.parameters:,} ({shape.trained:,} trained)"),
-        ("split over devices", f"{devices // copies}, in {copies} copies"),
+        (
+            "split over devices",
+            f"{devices // copies}, in {copies} {'copy' if copies == 1 else 'copies'}",
+        ),
         ("weights a device", format_gib(plan.weights)),
         ("gradients a device", format_gib(plan.gradients)),
         (f"moments of {optimizer} a device", format_gib(plan.moments)),
