@@ -124,8 +124,16 @@ class Algorithm:
 
     @property
     def config(self) -> dict[str, Any]:
-        """A copy of the configuration, as ``plugrl.train`` takes it."""
-        return copy.deepcopy(self._config)
+        """A copy of the configuration, as ``plugrl.train`` takes it.
+
+        A reward that is the name or section of an evaluator is in it; functions are not.
+        """
+        config = copy.deepcopy(self._config)
+        if isinstance(self._reward, (str, Mapping)):
+            # In place of what a section says, as in training: the options of two do not mix.
+            without = inherit(config, {"rollout_worker": {"evaluator": None}})
+            config = inherit(without, {"rollout_worker": {"evaluator": plain(self._reward)}})
+        return config
 
     def save(self, path: str | Path) -> Path:
         """Write the configuration as a YAML file for ``plugrl train``.
@@ -144,10 +152,7 @@ class Algorithm:
                 'reward={"custom_evaluator_module_path": "rewards.py", '
                 '"custom_evaluator_class_name": "my_reward"}'
             )
-        config = self._config
-        if named is not None:
-            config = inherit(config, {"rollout_worker": {"evaluator": named}})
-        text = mapping_text(config)
+        text = mapping_text(self.config)
         self._write_rows()
         path = Path(path)
         _write(path, text)

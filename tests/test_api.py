@@ -112,6 +112,41 @@ def test_config_is_a_copy() -> None:
     form = plugrl.DQN("CartPole-v1")
     form.config["rl"]["num_iterations"] = -1
     assert form.config["rl"]["num_iterations"] == 100
+    reward = {"type": "regex", "pattern": "1"}
+    judged = plugrl.GRPO(TINY, "a.jsonl", reward)
+    judged.config["rollout_worker"]["evaluator"]["pattern"] = "2"
+    assert judged.config["rollout_worker"]["evaluator"] == {"type": "regex", "pattern": "1"}
+    assert reward["pattern"] == "1"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        plugrl.GRPO(TINY, "a.jsonl", "math"),
+        plugrl.GRPO(TINY, "a.jsonl", {"type": "regex", "pattern": "1"}),
+        plugrl.GRPO(TINY, "a.jsonl", "math", rollout_worker={"evaluator": {"type": "regex"}}),
+        plugrl.SFT(TINY, "a.jsonl"),
+        plugrl.DPO(TINY, "a.jsonl"),
+        plugrl.PPO("CartPole-v1"),
+        plugrl.DQN("CartPole-v1"),
+        plugrl.SAC("Pendulum-v1"),
+        plugrl.TD3("Pendulum-v1"),
+    ],
+    ids=repr,
+)
+def test_what_is_saved_is_the_whole_configuration(form: Any, tmp_path: Path) -> None:
+    saved = yaml.safe_load(form.save(tmp_path / "run.yaml").read_text("utf-8"))
+    assert saved == form.config
+
+
+@pytest.mark.parametrize("reward", ["math", {"type": "regex", "pattern": "1"}])
+def test_a_reward_by_name_is_in_the_configuration_and_functions_are_not(reward: Any) -> None:
+    other = {"rollout_worker": {"evaluator": {"type": "math", "digits": 3}}}
+    for sections in ({}, other):
+        named = plugrl.GRPO(TINY, "a.jsonl", reward, **sections)
+        assert named.config["rollout_worker"]["evaluator"] == reward
+    function = plugrl.GRPO(TINY, "a.jsonl", lambda completions: [0.0 for _ in completions])
+    assert "evaluator" not in function.config["rollout_worker"]
 
 
 class _DataSet:
