@@ -59,7 +59,9 @@ def test_every_extra_is_named_among_the_dependencies():
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg", "utf-8")
     text = (DOCS / "dependencies.md").read_text("utf-8")
-    named = code_of_first_cells("docs/dependencies.md") | set(re.findall(r"`plugrl\[(\w+)\]`", text))
+    named = code_of_first_cells("docs/dependencies.md") | set(
+        re.findall(r"`plugrl\[(\w+)\]`", text)
+    )
     assert set(setup["options.extras_require"]) - _OWN - named == set()
 
 
