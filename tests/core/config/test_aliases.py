@@ -300,7 +300,7 @@ def test_a_train_service_that_fits_no_model(files, faults, models, line):
 @pytest.mark.parametrize("keys", [("type", "backend"), ("backend", "type"), ("backend",) * 2])
 @pytest.mark.parametrize(
     ("first", "second"),
-    itertools.product(["train_service", "models.policy.train"], repeat=2),
+    [*itertools.product(["train_service", "models.policy.train"], repeat=2)],
 )
 def test_the_later_layer_names_the_service(files, check, keys, first, second):
     service = f"{{{keys[0]}: nothing}}"

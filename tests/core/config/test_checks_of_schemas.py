@@ -21,7 +21,7 @@ def has_checks(base):
     return "__post_init__" in vars(base)
 
 
-@pytest.mark.parametrize(("config", "checks"), schemas())
+@pytest.mark.parametrize(("config", "checks"), [*schemas()])
 def test_the_checks_of_every_base_are_made(config, checks, monkeypatch):
     made = []
     for base in checks:
