@@ -126,6 +126,8 @@ class AgentOptimizer:
         self._stepping: dict[tuple[str, ...], list[_Stepping]] = {}
         #: By agent, for each parameter that learns: both moments and the count of steps.
         self._moments: dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
+        #: And the group that it is in, looked up with those.
+        self._group_of: dict[str, list[dict[str, Any]]] = {}
         self._lr_factor = 1.0
 
     @property
@@ -240,15 +242,18 @@ class AgentOptimizer:
         It is given to :meth:`step_in_graph`: powers in a graph would be taken for each number.
         """
         beta1, beta2 = self._betas
-        rates = {p: group["lr"] for group in self._optimizer.param_groups for p in group["params"]}
         found = []
         for agent in agents:
-            own = self.learning[agent]
             if agent not in self._moments:
+                own = self.learning[agent]
                 self._moments[agent] = [self._moments_of(parameter) for parameter in own]
-            for parameter, (_, _, step) in zip(own, self._moments[agent], strict=True):
+                groups = self._optimizer.param_groups
+                group_of = {p: group for group in groups for p in group["params"]}
+                self._group_of[agent] = [group_of[parameter] for parameter in own]
+            groups = self._group_of[agent]
+            for group, (_, _, step) in zip(groups, self._moments[agent], strict=True):
                 count = step.item() + 1
-                rate = rates[parameter] / (1 - beta1**count)
+                rate = group["lr"] / (1 - beta1**count)
                 found.append((rate, math.sqrt(1 - beta2**count)))
         return torch.tensor(found)
 
