@@ -128,7 +128,7 @@ class Algorithm:
 
         A reward that is the name or section of an evaluator is in it; functions are not.
         """
-        config = copy.deepcopy(self._config)
+        config: dict[str, Any] = copy.deepcopy(self._config)
         if isinstance(self._reward, (str, Mapping)):
             # In place of what a section says, as in training: the options of two do not mix.
             without = inherit(config, {"rollout_worker": {"evaluator": None}})

@@ -526,7 +526,7 @@ def handed_on(name):
 def compiled(make):
     loss, weight = Loss(), torch.nn.Parameter(torch.ones(1))
     loss.own = weight if make == "submodules" else [weight]
-    refused(_refusal(loss, dict(loss.named_parameters()), [weight]))
+    refused(_refusal(loss, dict(loss.named_parameters()), [weight], "cpu"))
 
 
 def swept_metric(name):

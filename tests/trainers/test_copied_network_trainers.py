@@ -46,8 +46,8 @@ CASES = {
     ),
     "dqn": (
         dqn,
-        "        loss = self.distance(q, self._td_target(td))\n",
-        "        loss = 3 * self.distance(q, self._td_target(td))\n",
+        "        loss = self.distance(q, td_target)\n",
+        "        loss = 3 * self.distance(q, td_target)\n",
         {"scenario": CARTPOLE, "rl": OLD_STEPS, "dqn": {**LATE, "train_freq": 32}},
         "loss_qvalue",
     ),
