@@ -67,7 +67,8 @@ def measure_here(case: str) -> dict[str, int]:
     from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
     from plugrl.core.text.learn.step import aggregation_weights
     from plugrl.core.text.trajectory import Trajectory
-    from plugrl.plugins.distributed.plan import DevicePlan, ModelShape
+    from plugrl.plugins.distributed.plan import DevicePlan
+    from plugrl.plugins.transformers.model_shape import ModelShape
     from plugrl.plugins.transformers.train_service import LocalTrainService
     from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 

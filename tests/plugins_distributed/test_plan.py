@@ -9,7 +9,8 @@ from here import spec
 from transformers import Qwen3ForCausalLM  # noqa: F401
 
 from plugrl.core.config.view import ConfigView
-from plugrl.plugins.distributed.plan import DevicePlan, ModelShape, device_rows
+from plugrl.plugins.distributed.plan import DevicePlan, device_rows
+from plugrl.plugins.transformers.model_shape import ModelShape
 
 PLAN = {
     "tokens": 4096,

@@ -17,7 +17,8 @@ from here import ROWS, SIZES, batch, local, loss, moments, spec
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
 from plugrl.core.run.checkpoints import checkpoint
-from plugrl.plugins.distributed.plan import DevicePlan, ModelShape
+from plugrl.plugins.distributed.plan import DevicePlan
+from plugrl.plugins.transformers.model_shape import ModelShape
 from plugrl.testing.suite.test_train_service import TrainServiceContract
 
 #: The number of a system call, and a place in ``struct tcp_info`` of Linux.

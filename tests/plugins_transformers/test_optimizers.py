@@ -11,8 +11,8 @@ import torch
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.learn.losses import WeightedLoss
-from plugrl.plugins.distributed.plan import ModelShape
 from plugrl.plugins.distributed.train_service import FsdpTrainConfig
+from plugrl.plugins.transformers.model_shape import ModelShape
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from plugrl.core.run.process.memory import free_bytes, lacks_memory
-from plugrl.plugins.distributed.plan import ModelShape
+from plugrl.plugins.transformers.model_shape import ModelShape
 
 if TYPE_CHECKING:
     from plugrl.core.config.view import ConfigView
