@@ -63,13 +63,19 @@ def give_gradients(model, step):
             parameter.grad.copy_(gradient)
 
 
-@pytest.mark.parametrize("rates", [(1e-2, 1e-2, 1e-2), (1e-2, 1e-3, 1e-2), (1e-4, 1e-3, 1e-2)])
-def test_equals_torch(rates):
+def beside_torch(rates):
+    """A network and its optimizer, and equal ones of torch: the networks first."""
     model, theirs = network(), network()
     optimizer = AgentOptimizer(groups_of(model, rates=rates), eps=1e-5)
     reference = torch.optim.Adam(
         [{"params": g.parameters, "lr": g.lr} for g in groups_of(theirs, rates=rates)], eps=1e-5
     )
+    return model, theirs, optimizer, reference
+
+
+@pytest.mark.parametrize("rates", [(1e-2, 1e-2, 1e-2), (1e-2, 1e-3, 1e-2), (1e-4, 1e-3, 1e-2)])
+def test_equals_torch(rates):
+    model, theirs, optimizer, reference = beside_torch(rates)
     for step in range(100):
         # Given gradients: those of a loss would tell of rounding, which training multiplies.
         optimizer.zero_grad()
@@ -386,11 +392,7 @@ def step_as_in_a_graph(optimizer, model, norm=1.0):
 
 @pytest.mark.parametrize("rates", [(1e-2, 1e-2, 1e-2), (1e-4, 1e-3, 1e-2)])
 def test_the_step_of_a_graph_is_that_of_torch(rates):
-    model, theirs = network(), network()
-    optimizer = AgentOptimizer(groups_of(model, rates=rates), eps=1e-5)
-    reference = torch.optim.Adam(
-        [{"params": g.parameters, "lr": g.lr} for g in groups_of(theirs, rates=rates)], eps=1e-5
-    )
+    model, theirs, optimizer, reference = beside_torch(rates)
     for step in range(40):
         give_gradients(model, step)
         give_gradients(theirs, step)
