@@ -138,7 +138,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="plugrl-bench-") as temporary:
         for name in given.works:
             work = WORKS["128x512" if name == "parts" else name]
-            folder = _folder(Path(temporary), work.size)
+            folder = model_folder(Path(temporary), work.size, "cuda")
             if name == "parts":
                 found[name] = side(
                     sys.executable, "parts_side.py", folder,
@@ -165,19 +165,19 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _folder(parent: Path, size: str) -> Path:
-    """A folder with prompts and a model of ``size``, made once.
+def model_folder(parent: Path, size: str | None, device: str) -> Path:
+    """A folder with prompts and a model of ``size`` (None: a tiny one), made once on ``device``.
 
     Raises:
         BenchmarkError: it could not be written.
     """
-    folder = parent / size
+    folder = parent / (size or "tiny")
     if not folder.exists():
         folder.mkdir()
         code = (
             f"import sys; sys.path.insert(0, {str(GRPO)!r})\nfrom small_model import *\n"
             f"folder = Path({str(folder)!r})\nwrite_prompts(folder / 'prompts.jsonl')\n"
-            f"write_model(folder / 'model', {size!r}, 'cuda')"
+            f"write_model(folder / 'model', {size!r}, {device!r})"
         )
         if subprocess.run([sys.executable, "-c", code], stdout=sys.stderr).returncode != 0:
             raise BenchmarkError(f"the model of {size} could not be written")

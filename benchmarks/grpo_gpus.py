@@ -27,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _peers import positive
+from grpo_gpu import model_folder
 
 GRPO = Path(__file__).parent / "grpo"
 #: Size of the model, prompts, samples and tokens of answers of each work: a GPU, or in all.
@@ -173,6 +174,7 @@ def summary(found: dict[str, Any], tokens: int) -> dict[str, Any]:
     phases = found["phases"]
     row: dict[str, Any] = {
         "step_seconds": seconds,
+        "first_step_seconds": found["first_step_seconds"],
         "tokens_per_second": tokens / seconds,
         "phases": {n: statistics.median(p.get(n, 0.0) for p in phases) for n in phases[0]},
     }
@@ -183,27 +185,17 @@ def summary(found: dict[str, Any], tokens: int) -> dict[str, Any]:
     return row
 
 
-def write_work(folder: Path, work: str) -> Path:
-    """The folder of a work's model and prompts, which are written once."""
-    size = WORKS[work][0]
-    own = folder / (size or "tiny")
-    if not own.exists():
-        sys.path.insert(0, str(GRPO))
-        from small_model import write_model, write_prompts
-
-        own.mkdir()
-        write_prompts(own / "prompts.jsonl")
-        write_model(own / "model", size, "cpu")
-    return own
-
-
 def main(words: list[str] | None = None) -> int:
     """Measure and check all, a line each; 1 where one failed."""
     given, code = arguments(words), 0
     ones: dict[tuple[str, str], float] = {}
     with tempfile.TemporaryDirectory(prefix="plugrl-bench-") as temporary:
+
+        def folder_of(work: str) -> Path:
+            return model_folder(Path(temporary), WORKS[work][0], given.device)
+
         for cell in cells(given):
-            row = measure(write_work(Path(temporary), cell[0]), cell, given)
+            row = measure(folder_of(cell[0]), cell, given)
             if "failed" in row:
                 code = 1
             elif cell[2] == "one":
@@ -212,7 +204,7 @@ def main(words: list[str] | None = None) -> int:
                 row["ratio"] = row["tokens_per_second"] / ones[cell[:2]] / row["devices"]
             print(json.dumps(row), flush=True)
         for name in given.checks:
-            row = check(write_work(Path(temporary), given.works[0]), name, given)
+            row = check(folder_of(given.works[0]), name, given)
             code = code if row["passed"] else 1
             print(json.dumps(row), flush=True)
     return code

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+BEGAN = time.perf_counter()
 GIVEN = json.loads(sys.argv[1])
 # What plugrl's side of the benchmarks on one device reads.
 sys.argv[1:] = GIVEN["words"]
@@ -61,6 +62,7 @@ def main() -> None:
     seconds = [after - before for before, after in itertools.pairwise(ENDS)][warm:]
     moved = max((row.get("sync/bytes", 0) for row in rows), default=0)
     found = {
+        "first_step_seconds": ENDS[0] - BEGAN,
         "seconds": seconds,
         "phases": [
             {n: v for n, v in r.items() if n.startswith("time/") and n != "time/unix"} for r in rows
