@@ -4,6 +4,7 @@ It runs where Stable-Baselines3 is installed: ``python sb3_losses.py FOLDER`` wr
 for each case. Its own code collects batches in environments whose episodes terminate and are
 truncated, ``train`` is its own, and its optimizers note gradients in place of taking steps. Between
 collection and update weights move a little, so that ratios are not 1 and targets not the networks.
+One case is a whole iteration instead, from the first weights to those after all steps of Adam.
 
 Networks are lists of linear layers: ``NAME/weights/NETWORK/LAYER/weight`` and ``bias``, and
 ``gradients`` of the same names.
@@ -156,6 +157,47 @@ def on_policy(case, kind, env, **options):
     save(case, model, networks, [optimizer], arrays)
 
 
+def whole_iteration(case, env):
+    """An iteration of PPO as it is: its first weights, its batch, and its weights afterwards."""
+    torch.manual_seed(1)
+    model = PPO(
+        "MlpPolicy",
+        env,
+        learning_rate=1e-3,
+        n_steps=64,
+        batch_size=64,
+        n_epochs=5,
+        gamma=0.97,
+        gae_lambda=0.9,
+        max_grad_norm=0.5,
+        use_sde=True,
+        sde_sample_freq=4,
+        policy_kwargs={"net_arch": {"pi": [16, 12], "vf": [16, 12]}},
+        seed=2,
+        device="cpu",
+    )
+    model.set_logger(configure(None, []))
+    buffer, policy = model.rollout_buffer, model.policy
+    networks = {
+        "policy": linears(policy.mlp_extractor.policy_net, policy.action_net),
+        "value": linears(policy.mlp_extractor.value_net, policy.value_net),
+        "free": [policy.log_std],
+    }
+    named = layers(networks, lambda p: p.detach().clone())
+    arrays = {f"collected/{name}": value for name, value in named.items()}
+    steps = Steps()
+    _, callback = model._setup_learn(1, steps)
+    model.collect_rollouts(env, callback, buffer, model.n_steps)
+    for name in ("observations", "actions", "log_probs"):
+        arrays[name] = getattr(buffer, name).copy()
+    arrays |= {name: np.stack(rows) for name, rows in steps.kept.items()}
+    np.random.seed(9)  # it draws the order of the steps
+    model.train()
+    named = layers(networks, lambda p: p.detach())
+    arrays |= {f"updated/{name}": value for name, value in named.items()}
+    np.savez(FOLDER / f"{case}.npz", **{k: np.asarray(v) for k, v in arrays.items()})
+
+
 def off_policy(case, kind, env, **options):
     torch.manual_seed(1)
     model = kind(
@@ -262,6 +304,7 @@ env = environments("Pendulum-v1", length=20)
 noise = {"n_steps": 32, "normalize_advantage": True, "use_sde": True, "sde_sample_freq": 8}
 on_policy("ppo_gsde", PPO, env, batch_size=128, n_epochs=1, clip_range=0.1, **noise)
 on_policy("a2c_gsde", A2C, env, **noise)
+whole_iteration("ppo_iteration", environments("Pendulum-v1", length=20))
 dqn()
 td3()
 sac()

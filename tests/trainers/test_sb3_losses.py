@@ -5,6 +5,7 @@ same batch give the same numbers here.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -18,6 +19,9 @@ from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.gsde import GsdeHead
 from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
+from plugrl.core.tensordict.learn.learner import Learner
+from plugrl.core.tensordict.learn.optimizer import optimizer_for
+from plugrl.core.tensordict.sections import RlConfig
 from plugrl.trainers.a2c import A2cLoss
 from plugrl.trainers.critics import Critics
 from plugrl.trainers.dqn import DqnLoss
@@ -190,6 +194,52 @@ def test_on_policy_updates(theirs, kind, ending):
         assert losses["clip_fraction"].item() == pytest.approx(given["logged/clip_fraction"].item())
         assert 0.05 < losses["clip_fraction"].item() < 0.95
     check_gradients(agent, given)
+
+
+def test_a_whole_iteration_ends_at_the_same_weights(theirs):
+    given = theirs("ppo_iteration")
+    agent = agent_for("Pendulum-v1", gsde=True)
+    check_scales(agent, given)
+    write(agent, given, "collected")
+    first = {name: value.clone() for name, value in agent.state_dict().items()}
+    rl = SimpleNamespace(lr=1e-3, optimizer="adam", adam_eps=RlConfig().adam_eps)
+    loss = PpoLoss(agent, clip_epsilon=0.2, critic_coef=0.5, normalize_advantage=True)
+    learner = Learner(
+        agent,
+        loss,
+        GeneralisedAdvantage(agent, GAMMA, LAMBDA),
+        optimizer_for(agent, loss, rl),
+        max_grad_norm=0.5,
+    )
+    batch = collected(given, discrete=False)
+    batch["valid"] = torch.ones(batch.batch_size, dtype=torch.bool)
+    learner.learn_batch(
+        batch,
+        np.random.RandomState(9),  # the order in which they take the steps
+        epochs=5,
+        minibatch_size=64,
+        reads_next=False,
+        not_finite=pytest.fail,
+    )
+    ours = {name: value.clone() for name, value in agent.state_dict().items()}
+    write(agent, given, "updated")
+    for name, value in agent.state_dict().items():
+        # By how much weights differ, beside how far the 20 steps moved them.
+        moved = (value - first[name]).abs().max().item()
+        assert moved > 1e-3, name
+        assert (ours[name] - value).abs().max().item() < 1e-3 * moved, name
+
+
+def check_scales(agent, given):
+    """First weights have the singular values of theirs, whatever their directions; biases are 0."""
+    for network, layers in networks_of(agent).items():
+        for number, layer in enumerate(layers):
+            name = f"collected/{network}/{number}"
+            wanted = torch.linalg.svdvals(given[f"{name}/weight"])
+            close(torch.linalg.svdvals(layer.weight), wanted, name)
+            assert not layer.bias.any(), name
+            assert not given[f"{name}/bias"].any(), name
+    assert torch.equal(free_of(agent), given["collected/free/0"])
 
 
 def replayed(given, environment):
