@@ -158,7 +158,7 @@ def on_policy(case, kind, env, **options):
 
 
 def whole_iteration(case, env):
-    """An iteration of PPO as it is: its first weights, its batch, and its weights afterwards."""
+    """An iteration of PPO as it is: its first weights, its noise, its batch, its last weights."""
     torch.manual_seed(1)
     model = PPO(
         "MlpPolicy",
@@ -185,9 +185,17 @@ def whole_iteration(case, env):
     }
     named = layers(networks, lambda p: p.detach().clone())
     arrays = {f"collected/{name}": value for name, value in named.items()}
-    steps = Steps()
+    steps, drawn, draw = Steps(), [], policy.reset_noise
+
+    def noted(count):
+        draw(count)
+        drawn.append(policy.action_dist.exploration_matrices.detach().clone())
+
+    policy.reset_noise = noted
     _, callback = model._setup_learn(1, steps)
     model.collect_rollouts(env, callback, buffer, model.n_steps)
+    # What a rollout begins with is drawn once more before its first step.
+    arrays["matrices"] = np.stack(drawn[1:])
     for name in ("observations", "actions", "log_probs"):
         arrays[name] = getattr(buffer, name).copy()
     arrays |= {name: np.stack(rows) for name, rows in steps.kept.items()}

@@ -1,9 +1,10 @@
-"""Advantages, losses and gradients of small networks beside those of Stable-Baselines3.
+"""Steps, advantages, losses, gradients and updates of small networks beside Stable-Baselines3.
 
-Its own code collects batches and computes one update (``sb3_losses.py``); the same weights and the
-same batch give the same numbers here.
+Its own code collects batches and computes updates (``sb3_losses.py``); the same weights and the
+same batch give the same numbers here, and the same noise the same batch.
 """
 
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +16,18 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
+from plugrl.core.tensordict.agents.acting import acting_for
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.gsde import GsdeHead
+from plugrl.core.tensordict.collect.collector import Collector
+from plugrl.core.tensordict.collect.normalisation import Normalisers
 from plugrl.core.tensordict.environment.vector_environment import AgentSpaces
 from plugrl.core.tensordict.learn.advantages import GeneralisedAdvantage
 from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.learn.optimizer import optimizer_for
 from plugrl.core.tensordict.sections import RlConfig
+from plugrl.scenarios.gymnasium import stepped
+from plugrl.scenarios.gymnasium.scenario import GymnasiumScenario
 from plugrl.trainers.a2c import A2cLoss
 from plugrl.trainers.critics import Critics
 from plugrl.trainers.dqn import DqnLoss
@@ -61,10 +67,11 @@ def theirs(tmp_path_factory):
     return read
 
 
-def agent_for(environment, activation="tanh", gsde=False, **options):
+def agent_for(environment, activation="tanh", gsde=False, sde_sample_freq=None, **options):
     body = {"type": "mlp", "hidden": [16, 12], "activation": activation}
     spaces = {"agent": AgentSpaces(*SPACES[environment])}
-    section = {"_default": {"body": body, "policy_head": {"use_sde": gsde}}}
+    head = {"use_sde": gsde, "sde_sample_freq": sde_sample_freq}
+    section = {"_default": {"body": body, "policy_head": head}}
     return build_agents(spaces, section, **options).policies["agent"]
 
 
@@ -228,6 +235,37 @@ def test_a_whole_iteration_ends_at_the_same_weights(theirs):
         moved = (value - first[name]).abs().max().item()
         assert moved > 1e-3, name
         assert (ours[name] - value).abs().max().item() < 1e-3 * moved, name
+
+
+def test_the_same_noise_collects_the_same_steps(theirs, monkeypatch):
+    given = theirs("ppo_iteration")
+    agent = agent_for("Pendulum-v1", gsde=True, sde_sample_freq=4)
+    write(agent, given, "collected")
+    matrices = iter(given["matrices"])
+    monkeypatch.setattr(agent.policy_head, "exploration_matrices", lambda drawn: next(matrices))
+    # Their copies are seeded with the seed of the model, and the numbers that follow it.
+    monkeypatch.setattr(stepped, "copy_seeds", lambda seed, count: [seed + i for i in range(count)])
+    section = {"id": "Pendulum-v1", "num_envs": 4, "max_episode_steps": 20}
+    environment = GymnasiumScenario(section).build(0).make_environment("train")
+    count = len(given["reward"])
+    with closing(environment):
+        collector = Collector(
+            environment,
+            {"agent": "agent"},
+            {"agent": acting_for(agent, np.random.default_rng(0))},
+            steps=count,
+            normalisers=Normalisers(
+                {"agent": (3,)}, {"agent": 4}, observations=False, rewards=False, gamma=GAMMA
+            ),
+        )
+        collector.begin(2)
+        batch = collector.collect()["agent"]
+    assert next(matrices, None) is None  # as often as there
+    wanted = collected(given, discrete=False)
+    assert (wanted["action"].abs() > 2).any()  # beyond the bounds actions are kept as drawn
+    assert batch["valid"].all()
+    for name, found in batch.exclude("valid").items(include_nested=True, leaves_only=True):
+        torch.testing.assert_close(found, wanted[name], rtol=1e-4, atol=1e-3, msg=str(name))
 
 
 def check_scales(agent, given):
