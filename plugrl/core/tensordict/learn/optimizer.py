@@ -6,11 +6,10 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from torch import nn
-from torch.optim.adam import adam
 
 from plugrl.core.errors import RunError
 
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
 OptimizerName = Literal["adam", "rmsprop"]
 
-#: What a group of Adam hands on to the function that steps it.
-_OPTIONS = ("lr", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "fused", "capturable")
+#: What a group of Adam hands on to its kernel.
+_OPTIONS = ("lr", "eps", "weight_decay", "amsgrad", "maximize")
 
 
 @dataclass
@@ -60,11 +59,12 @@ class _Stepping:
 
     @torch.no_grad()
     def step(self) -> None:
-        """As ``torch.optim.Adam`` steps a group."""
+        """As ``torch.optim.Adam`` steps a group with its fused kernel."""
         group = self._group
         averages, squares, steps = self._moments
         beta1, beta2 = group["betas"]
-        adam(
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
             cast(list[torch.Tensor], self._parameters),
             [cast(torch.Tensor, p.grad) for p in self._parameters],
             averages,
@@ -75,6 +75,15 @@ class _Stepping:
             beta1=beta1,
             beta2=beta2,
         )
+
+
+class _Moments(NamedTuple):
+    """What a compiled step of Adam reads of one parameter besides its gradient."""
+
+    group: Mapping[str, Any]
+    average: torch.Tensor
+    square: torch.Tensor
+    step: torch.Tensor
 
 
 class AgentOptimizer:
@@ -124,10 +133,8 @@ class AgentOptimizer:
         self.learning = {agent: own for agent, own in learning.items() if own}
         #: What steps with each set of agents, looked up once.
         self._stepping: dict[tuple[str, ...], list[_Stepping]] = {}
-        #: By agent, for each parameter that learns: both moments and the count of steps.
-        self._moments: dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
-        #: And the group that it is in, looked up with those.
-        self._group_of: dict[str, list[dict[str, Any]]] = {}
+        #: By agent, for each parameter that learns: what a compiled step reads, looked up once.
+        self._moments: dict[str, list[_Moments]] = {}
         self._lr_factor = 1.0
 
     @property
@@ -189,9 +196,9 @@ class AgentOptimizer:
     def _step(self, agents: tuple[str, ...]) -> None:
         """The optimizer's step, where ``agents`` have gradients and the others have none.
 
-        ``Adam.step`` collects parameters and moments anew each time, which takes about as long as
+        ``Adam.step`` collects parameters and moments anew each time, which takes longer than
         changing the weights of a small network does; what was collected once is given to the same
-        function.
+        kernel.
         """
         if self.name != "adam":
             self._optimizer.step()
@@ -204,8 +211,11 @@ class AgentOptimizer:
         self._optimizer.step()
         chosen = {p for agent in agents for p in self.learning[agent]}
         state = self._optimizer.state
-        # Moments are made in the first step with a gradient.
-        if chosen and all(p in state for p in chosen):
+        # Moments are made in the first step with a gradient, and a kernel takes one type of them.
+        alike = (
+            self._optimizer.defaults["fused"] and len({(p.device, p.dtype) for p in chosen}) == 1
+        )
+        if alike and all(p in state for p in chosen):
             self._stepping[agents] = [
                 _Stepping(group, own, [state[p] for p in own])
                 for group in self._optimizer.param_groups
@@ -245,27 +255,23 @@ class AgentOptimizer:
         found = []
         for agent in agents:
             if agent not in self._moments:
-                own = self.learning[agent]
-                self._moments[agent] = [self._moments_of(parameter) for parameter in own]
                 groups = self._optimizer.param_groups
                 group_of = {p: group for group in groups for p in group["params"]}
-                self._group_of[agent] = [group_of[parameter] for parameter in own]
-            groups = self._group_of[agent]
-            for group, (_, _, step) in zip(groups, self._moments[agent], strict=True):
+                own = self.learning[agent]
+                self._moments[agent] = [self._moments_of(p, group_of[p]) for p in own]
+            for group, _, _, step in self._moments[agent]:
                 count = step.item() + 1
                 rate = group["lr"] / (1 - beta1**count)
                 found.append((rate, math.sqrt(1 - beta2**count)))
         return torch.tensor(found)
 
-    def _moments_of(
-        self, parameter: nn.Parameter
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _moments_of(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> _Moments:
         state = self._optimizer.state[parameter]
         if not state:  # as torch.optim.Adam begins, in its first step with a gradient
             state["step"] = torch.zeros((), dtype=torch.float32)
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        return state["exp_avg"], state["exp_avg_sq"], state["step"]
+        return _Moments(group, state["exp_avg"], state["exp_avg_sq"], state["step"])
 
     def step_in_graph(
         self,
@@ -287,7 +293,7 @@ class AgentOptimizer:
         for agent, own in gradients.items():
             is_finite = norms[agent].isfinite()
             moments = zip(self.learning[agent], own, self._moments[agent], strict=True)
-            for parameter, gradient, (average, square, step) in moments:
+            for parameter, gradient, (_, average, square, step) in moments:
                 rate, root = scales[number, 0], scales[number, 1]
                 number += 1
                 new_average = average + (1 - beta1) * (gradient - average)

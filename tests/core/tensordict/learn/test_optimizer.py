@@ -87,6 +87,24 @@ def test_equals_torch(rates):
     torch.testing.assert_close(weights(model), weights(theirs), atol=1e-6, rtol=1e-6)
 
 
+def test_parameters_of_two_types_step_as_in_torch():
+    # A fused kernel takes one type of them at a time.
+    ours, theirs = network(), network()
+    for model in (ours, theirs):
+        model[2].double()
+    optimizer = AgentOptimizer(groups_of(ours))
+    reference = torch.optim.Adam(theirs.parameters(), 1e-2, eps=1e-8)
+    for step in range(5):
+        for model in (ours, theirs):
+            for number, parameter in enumerate(model.parameters()):
+                generator = torch.Generator().manual_seed(10 * step + number)
+                parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
+        optimizer.step()
+        reference.step()
+    for parameter, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter, other, atol=1e-6, rtol=1e-6)
+
+
 def test_rmsprop_equals_that_of_torch_with_the_decay_of_a2c():
     model, theirs = network(), network()
     optimizer = AgentOptimizer(groups_of(model, rates=(1e-3, 1e-2, 1e-3)), name="rmsprop", eps=1e-5)
