@@ -19,9 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 def process_group():
     """This process is the only rank of a group."""
     from plugrl.plugins.distributed.rank import RankWorker
+    from plugrl.plugins.distributed.rank_actor import own_place
 
     worker = RankWorker()
-    host, port, _ = worker.place()
+    host, port, _ = own_place()
     worker.join(0, 1, host, port, "cpu", 60.0)
     yield
     dist.destroy_process_group()

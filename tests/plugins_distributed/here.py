@@ -132,6 +132,15 @@ class RankHere:
     def all(self, method, *arguments):
         return self.each(method, [arguments])
 
+    def send(self, method, arguments):
+        self._sent = method, arguments
+
+    def kill(self):
+        """There is no process of its own."""
+
+    def receive(self):
+        return self.each(*self._sent)
+
 
 def spread(tree):
     """The same configuration with two ranks for each trained model."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from plugrl.core.factory import Factory
     from plugrl.core.run.records.places import Place
 
+logger = logging.getLogger(__name__)
 Service = TypeVar("Service", bound=BaseTrainService)
 
 
@@ -97,6 +100,9 @@ class Models(Mapping[str, Model]):
     ) -> Models:
         """Build and load the services of every entry of ``models``.
 
+        All begin before the first one loads, so that what they start in other processes starts
+        side by side. If one fails, those that began are closed.
+
         Models with one configuration and one seed begin with the same random weights, so that a
         reference model equals the policy; ``source.seed`` tells them apart.
 
@@ -117,13 +123,14 @@ class Models(Mapping[str, Model]):
         """
         if not section:
             raise ConfigError("models is empty; name at least one model, such as models.policy")
-        loaded = {}
+        loaded: dict[str, Model] = {}
+        specs: dict[str, ModelSpec] = {}
         for name in section:
             config, path = section[name], f"models.{name}"
             own = config.source.get("seed")
             trained = config.get("train") is not None
             chosen = seed if own is None else own
-            spec = ModelSpec(
+            specs[name] = ModelSpec(
                 name,
                 config.source,
                 chosen,
@@ -134,20 +141,30 @@ class Models(Mapping[str, Model]):
                 loaded=LoadedModel(shares) if trained else None,
             )
             inference = factory.build("inference_service", config.inference, f"{path}.inference")
-            inference.load(spec)
             train = None
             if trained:
                 train = factory.build("train_service", config.train, f"{path}.train")
-                train.load(replace(spec, adapter=config.get("adapter")))
-            if spec.loaded is not None:
-                # A train service of another kind had no use for it.
-                spec.loaded.model = None
             loaded[name] = Model(name, inference, train)
-            if folder is not None and config.get("fine_tune") is not None:
-                service = factory.build("fine_tune_service", config.fine_tune, f"{path}.fine_tune")
-                own = replace(spec, adapter=config.get("adapter"), trained=True, loaded=None)
-                service.load(own, JobContext(folder / name, factory, inference))
-                loaded[name].fine_tune = service
+        with ExitStack() as begun:
+            for name, model in loaded.items():
+                adapter = section[name].get("adapter")
+                for service, spec in _services(model, specs[name], adapter):
+                    service.begin_load(spec)
+                    begun.callback(_abandon, service)
+            for name, model in loaded.items():
+                config, spec = section[name], specs[name]
+                for service, own in _services(model, spec, config.get("adapter")):
+                    service.load(own)
+                if spec.loaded is not None:
+                    # A train service of another kind had no use for it.
+                    spec.loaded.model = None
+                if folder is not None and config.get("fine_tune") is not None:
+                    path = f"models.{name}.fine_tune"
+                    jobs = factory.build("fine_tune_service", config.fine_tune, path)
+                    own = replace(spec, adapter=config.get("adapter"), trained=True, loaded=None)
+                    jobs.load(own, JobContext(folder / name, factory, model.inference))
+                    model.fine_tune = jobs
+            begun.pop_all()
         return cls(loaded)
 
     def __getitem__(self, name: str) -> Model:
@@ -254,6 +271,23 @@ class Models(Mapping[str, Model]):
         for name, train in self.trained.items():
             load_state(name, train, state[name]["state"], weights_only=weights_only)
             train.version = state[name]["version"]
+
+
+def _services(
+    model: Model, spec: ModelSpec, adapter: ConfigView | None
+) -> Iterator[tuple[InferenceService | BaseTrainService, ModelSpec]]:
+    """The services of a model, each with what it is given to load, in the order of loading."""
+    yield model.inference, spec
+    if model.train is not None:
+        yield model.train, replace(spec, adapter=adapter)
+
+
+def _abandon(service: InferenceService | BaseTrainService) -> None:
+    """Close a service of models that could not be loaded; why, is what the run is told."""
+    try:
+        service.close()
+    except Exception:
+        logger.debug("%s could not be closed", type(service).__name__, exc_info=True)
 
 
 def load_state(

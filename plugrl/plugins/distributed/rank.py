@@ -6,8 +6,6 @@ It knows nothing of who started it: :mod:`plugrl.plugins.distributed.ranks` does
 from __future__ import annotations
 
 import gc
-import os
-import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -49,15 +47,9 @@ class RankWorker:
         """Call a method of this class; dicts of tensors are packed on their way."""
         return wire.pack(getattr(self, method)(*map(wire.unpack, args)))
 
-    def place(self) -> tuple[str, int, int]:
-        """The address of this machine, a free port, and the number of the process."""
-        host = _own_address()
-        with socket.create_server((host, 0)) as server:
-            return host, int(server.getsockname()[1]), os.getpid()
-
     def join(
         self, rank: int, workers: int, address: str, port: int, device: str, timeout: float
-    ) -> None:
+    ) -> str:
         """Join the process group; all ranks do so at the same time.
 
         Args:
@@ -67,6 +59,9 @@ class RankWorker:
             port: a free one there.
             device: ``cpu`` or ``cuda``.
             timeout: seconds that a collective may take.
+
+        Returns:
+            What is equal for ranks on one GPU; empty: it is on none.
         """
         if device == "cuda":
             torch.cuda.set_device(0)
@@ -77,6 +72,7 @@ class RankWorker:
             world_size=workers,
             timeout=timedelta(seconds=timeout),
         )
+        return memory_name(device) if device == "cuda" else ""
 
     def load(
         self, config: Any, spec: ModelSpec, turn: int, turns: int, threads: int
@@ -208,14 +204,3 @@ class RankWorker:
             return cast(DTensor, self._spread[found.name]) if isinstance(found, Shard) else None
 
         self.service.load_state_dict(shard_files.load(SavedShards(Path(folder), tree), like))
-
-
-def _own_address() -> str:
-    """The address by which other machines reach this one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Nothing is sent: it only chooses the interface.
-            probe.connect(("10.255.255.255", 1))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

@@ -1,4 +1,8 @@
-"""The ranks of one process group, as actors that Ray places."""
+"""The ranks of one process group, as actors that Ray places.
+
+They are given work without waiting by :meth:`Ranks.send`, so that they start, import and load while
+the driver waits for others; :meth:`Ranks.receive` waits for all of it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.run.process.memory import lacks_memory
 from plugrl.plugins.distributed import wire
+from plugrl.plugins.distributed.rank_actor import RankActor
 from plugrl.plugins.ray.cluster import (
     check_nodes,
     connect,
@@ -51,7 +56,7 @@ _idle: list[Ranks] = []
 
 
 class Ranks:
-    """Actors of one process group.
+    """Actors of one process group, which begin to join it; :meth:`receive` waits for that.
 
     Args:
         workers: how many.
@@ -66,7 +71,7 @@ class Ranks:
     def __init__(self, workers: int, device: str, timeout: float, gpus: float = 1.0) -> None:
         self._ray = ray = connect()
         self.key = _key(workers, device, timeout, gpus)
-        self._timeout, self._actors = timeout, []
+        self._timeout = timeout
         self._lock = threading.Lock()
         check_nodes(("torch", "transformers"))
         wanted = _resources(device, gpus)
@@ -76,9 +81,7 @@ class Ranks:
             fault = unplaceable(wanted, workers) or "others use what they need"
             ray.util.remove_placement_group(self._group)
             raise RunError(f"{workers} ranks cannot be placed: {fault}")
-        from plugrl.plugins.distributed.rank import RankWorker
-
-        actor = ray.remote(RankWorker)
+        actor = ray.remote(RankActor)
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         self._actors = [
             actor.options(
@@ -91,7 +94,9 @@ class Ranks:
             for number in range(workers)
         ]
         self._nodes = [""] * workers
-        places = self._collect("place", [each.call.remote("place") for each in self._actors], start)
+        #: Calls that were sent and whose answers nobody has seen, by their methods.
+        self._sent: list[tuple[str, list[Any]]] = []
+        places = self._collect("place", [each.place.remote() for each in self._actors], start)
         # Ranks of one machine are neighbours, as a mesh of machines takes them.
         # By Ray's names of them: an address may be that of several.
         machines = self._machines()
@@ -103,18 +108,18 @@ class Ranks:
         host, port, _ = places[order[0]]
         #: The address of rank 0's machine.
         self.host = host
-        if device == "cuda":
-            self._check_cards()
-        self.each("join", [(r, workers, host, port, device, timeout) for r in range(workers)])
+        self.send("join", [(r, workers, host, port, device, timeout) for r in range(workers)])
 
     def _machines(self) -> list[str]:
         """Ray's name of each rank's machine, in the order in which they were placed."""
         placed = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
         return [str(placed[number]) for number in range(len(self._actors))]
 
-    def _check_cards(self) -> None:
-        cards = self.all("memory", "cuda")
-        shared = next((rank for rank, card in enumerate(cards) if card in cards[:rank]), None)
+    def _check_cards(self, cards: Sequence[str]) -> None:
+        """Refuse ranks of which two are on one GPU; a CPU has no name."""
+        shared = next(
+            (rank for rank, card in enumerate(cards) if card and card in cards[:rank]), None
+        )
         if shared is not None:
             self.kill()
             raise RunError(
@@ -150,14 +155,42 @@ class Ranks:
             RunError: one failed, died, or did not answer in time; all are ended.
             PlugrlError: that one raised itself.
         """
-        name = str(arguments[0][0]) if method == "ask" else method
         # All ranks are asked in one order, whichever threads ask.
         with self._lock:
-            asked = [
-                actor.call.remote(method, *given)
-                for actor, given in zip(self._actors, arguments, strict=True)
-            ]
-            return self._collect(name, asked, self._timeout + _GRACE)
+            self._send(method, arguments)
+            return self._receive()
+
+    def send(self, method: str, arguments: Sequence[Sequence[Any]]) -> None:
+        """Call a method of every rank, after what was sent before, without waiting."""
+        with self._lock:
+            self._send(method, arguments)
+
+    def receive(self) -> list[Any]:
+        """Wait for all that was sent; gives what the last call gave.
+
+        Raises:
+            RunError: as of :meth:`each`, or ranks are on one GPU.
+            PlugrlError: that a rank raised itself.
+        """
+        with self._lock:
+            return self._receive()
+
+    def _send(self, method: str, arguments: Sequence[Sequence[Any]]) -> None:
+        name = str(arguments[0][0]) if method == "ask" else method
+        asked = [
+            actor.call.remote(method, *given)
+            for actor, given in zip(self._actors, arguments, strict=True)
+        ]
+        self._sent.append((name, asked))
+
+    def _receive(self) -> list[Any]:
+        answers: list[Any] = []
+        while self._sent:
+            name, asked = self._sent.pop(0)
+            answers = self._collect(name, asked, self._timeout + _GRACE)
+            if name == "join":
+                self._check_cards(answers)
+        return answers
 
     def all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every rank with the same arguments, as :meth:`each` does."""
@@ -217,10 +250,12 @@ class Ranks:
         )
 
     def kill(self) -> None:
-        """End the processes of all ranks."""
+        """End the processes of all ranks, unless they were."""
+        if not self._actors:
+            return
         for actor in self._actors:
             self._ray.kill(actor)
-        self._actors = []
+        self._actors, self._sent = [], []
         self._ray.util.remove_placement_group(self._group)
 
 

@@ -96,6 +96,8 @@ class FsdpTrainService(TrainService):
     loads_weights: ClassVar[bool] = True
     _ranks: Ranks | None = None
     _closed = False
+    #: Whether the ranks load the model, which nobody has waited for.
+    _begun = False
     _places: Sequence[Mapping[str, Any]] = ()
     _base: dict[str, torch.Tensor] | None
     #: To the replicas that were looked at last, and how often weights went over it.
@@ -116,12 +118,12 @@ class FsdpTrainService(TrainService):
         """What each of ``devices`` holds and receives."""
         return device_rows(model, devices, machines)
 
-    def load(self, spec: ModelSpec) -> None:
-        """Start the ranks and let each load its part of the model.
+    def begin_load(self, spec: ModelSpec) -> None:
+        """Start the ranks, which begin to load their parts of the model; wait for their places.
 
         Raises:
-            ConfigError: the source or the adapter cannot be used.
-            RunError: ranks do not fit in the cluster, or have other weights than the first.
+            ConfigError: the ranks of machines are not as many, and have to be.
+            RunError: ranks do not fit in the cluster.
         """
         device = "cuda" if spec.device.startswith("cuda") else "cpu"
         self._device, wanted = device, self.config
@@ -129,6 +131,7 @@ class FsdpTrainService(TrainService):
         sent = replace(spec, device=device)
         threads = torch.get_num_threads()
         if self.config.shard == "hybrid" and len({turns for _, turns in ranks.turns}) > 1:
+            ranks.kill()
             raise ConfigError(
                 f"models.{spec.name}.train.shard: hybrid needs as many ranks on each machine; "
                 f"{self.config.workers} workers are placed unevenly"
@@ -137,7 +140,21 @@ class FsdpTrainService(TrainService):
             (self.config, sent, turn, turns, max(1, threads // turns))
             for turn, turns in ranks.turns
         ]
-        facts = ranks.each("load", given)
+        ranks.send("load", given)
+        self._begun = True
+
+    def load(self, spec: ModelSpec) -> None:
+        """Start the ranks if they were not, and wait until each has its part of the model.
+
+        Raises:
+            ConfigError: the source or the adapter cannot be used.
+            RunError: ranks do not fit in the cluster, or have other weights than the first.
+        """
+        if not self._begun:
+            self.begin_load(spec)
+        ranks = self.ranks
+        facts = ranks.receive()
+        self._begun = False
         self._packs = facts[0]["packs"]
         self._places = [
             {"name": f"rank {rank} of model {spec.name!r} on node {place['node']}", **place}
@@ -173,10 +190,13 @@ class FsdpTrainService(TrainService):
         return self._places
 
     def close(self) -> None:
-        """Let go of the ranks; they answer until another model takes them."""
+        """Let go of the ranks; those that have the model answer until another takes them."""
         if self._ranks is not None and not self._closed:
             self._closed = True
-            give_back(self._ranks)
+            if self._begun:
+                self._ranks.kill()
+            else:
+                give_back(self._ranks)
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
         return self.ranks.all("ask", method, *arguments)

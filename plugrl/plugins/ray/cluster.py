@@ -25,6 +25,8 @@ from plugrl.core.run.process.cluster import settings
 from plugrl.plugins.ray.errors import reason
 
 _CPU = "CPU"
+#: Whether tokenizers have threads, of which those of actors would be too many.
+_TOKENIZERS = "TOKENIZERS_PARALLELISM"
 #: Resources that have an argument of their own in Ray.
 _ARGUMENTS = {_CPU: "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 #: Has the address of the cluster where ``settings.cluster`` has none.
@@ -94,11 +96,16 @@ def connect() -> Any:
         if wanted.object_store_memory is not None:
             own["object_store_memory"] = int(wanted.object_store_memory * _MEGABYTE)
     try:
-        with _kept_signals():
+        with _kept_signals(), _plain_tokenizers():
+            variables = actor_variables(wanted)
+            if address == "local":
+                # Processes of a cluster that starts here have those of this one. Others of their
+                # own cost seconds: Ray's agent is waited for, and no process that waits is taken.
+                variables = {n: v for n, v in variables.items() if os.environ.get(n) != v}
             ray.init(
                 address=address,
                 namespace=wanted.namespace,
-                runtime_env={"env_vars": actor_variables(wanted)},
+                runtime_env={"env_vars": variables} if variables else None,
                 log_to_driver=wanted.log_to_driver,
                 logging_level=logging.ERROR,
                 **own,
@@ -132,7 +139,7 @@ def actor_variables(config: ClusterConfig) -> dict[str, str]:
     """The environment variables of actors, as strings."""
     passed = ("OMP_NUM_THREADS", "PYTHONPATH", "HF_HOME", "HF_HUB_OFFLINE")
     own = {name: os.environ[name] for name in passed if name in os.environ}
-    return {"TOKENIZERS_PARALLELISM": "false", **own, **config.variables}
+    return {_TOKENIZERS: "false", **own, **config.variables}
 
 
 def actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
@@ -260,6 +267,20 @@ def _reach(address: str) -> None:
         raise ConfigError(
             f"the Ray cluster {address} does not answer ({one_line(error)}); {remedy}"
         ) from error
+
+
+@contextlib.contextmanager
+def _plain_tokenizers() -> Iterator[None]:
+    """Have the variable of all actors here too, while a cluster starts."""
+    kept = os.environ.get(_TOKENIZERS)
+    os.environ[_TOKENIZERS] = "false"
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ[_TOKENIZERS]
+        else:
+            os.environ[_TOKENIZERS] = kept
 
 
 @contextlib.contextmanager

@@ -1,4 +1,8 @@
-"""The actor that holds an engine: an inference service on the machine that computes."""
+"""The actor that holds an engine: an inference service on the machine that computes.
+
+It says where it is before it imports torch, which takes seconds: what else shares its machine waits
+for its place alone.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.component import build
 from plugrl.core.config.view import ConfigView
@@ -20,13 +22,16 @@ from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
 from plugrl.core.text.rollout.processes.messages import Sent, pack_error
-from plugrl.plugins.distributed import wire
-from plugrl.plugins.distributed.weight_link import Bucket, Link, Receiver, memory_name
 from plugrl.plugins.ray.cluster import described_packages, load_ray
 from plugrl.plugins.ray.files import Files, provide
 
-#: Makes the weights of frozen ones and what an adapter adds.
-Merge = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
+if TYPE_CHECKING:
+    import torch
+
+    from plugrl.plugins.distributed.weight_link import Bucket, Link, Receiver
+
+    #: Makes the weights of frozen ones and what an adapter adds.
+    Merge = Callable[[Mapping[str, torch.Tensor], Any], Mapping[str, torch.Tensor]]
 #: What a call gave, and what it raised as bytes: one of them.
 Outcome = tuple[Any, bytes | None]
 
@@ -82,7 +87,6 @@ class EngineActor:
     def __init__(self, setup: EngineSetup, files: Files) -> None:
         sys.path += [path for path in setup.paths if path not in sys.path and os.path.exists(path)]
         relocate(provide(files))
-        torch.set_num_threads(setup.threads)
         self._setup = setup
         self._receiver: Receiver | None = None
 
@@ -121,6 +125,8 @@ class EngineActor:
 
     async def memory(self) -> Outcome:
         """Equal for processes that can read the memory of one another."""
+        from plugrl.plugins.distributed.weight_link import memory_name
+
         return await _outcome(memory_name, self._setup.spec.device)
 
     async def receive(
@@ -140,6 +146,8 @@ class EngineActor:
     def _receive(
         self, number: int, version: int, link: Link, transfer: int, buckets: Sequence[Bucket]
     ) -> None:
+        from plugrl.plugins.distributed.weight_link import Receiver
+
         receiver, self._receiver = self._receiver, None
         if receiver is None or receiver.key != link.key:
             receiver = Receiver(link, number)
@@ -152,19 +160,26 @@ class EngineActor:
         self._receiver = receiver
 
     def _load(self) -> EngineTraits:
+        import torch
+
         setup = self._setup
+        torch.set_num_threads(setup.threads)
         service = build(default_registry().load(setup.record), _here(setup.section))
         service.load(replace(setup.spec, source=_here(setup.spec.source)))
         self._service: InferenceService = service
         return EngineTraits.of(service)
 
     def _give_adapter(self, frozen: Any, products: Any, merge: Merge, version: int) -> None:
+        from plugrl.plugins.distributed import wire
+
         # As long as it is held, the machine keeps its copy, and the next call moves none.
         self._frozen = frozen
         weights = merge(wire.unpack(frozen, shared=True), products)
         self._service.update_weights(weights, version)
 
     def _give(self, method: str, arguments: Sequence[Any]) -> None:
+        from plugrl.plugins.distributed import wire
+
         getattr(self._service, method)(*map(wire.unpack, arguments))
 
 

@@ -71,6 +71,8 @@ class RayInferenceService(InferenceService):
     merges_adapters: bool = True
     _replicas: Replicas
     _last_places: Sequence[Mapping[str, Any]] = ()
+    #: Whether the replicas have begun to load the model that is to be loaded.
+    _begun = False
 
     @classmethod
     def preflight(cls, check: Preflight) -> Iterator[Finding]:
@@ -87,13 +89,13 @@ class RayInferenceService(InferenceService):
         """Token ids are below this number, as the model's configuration says."""
         return known_vocabulary(source)
 
-    def load(self, spec: ModelSpec) -> None:
-        """Start the replicas; each loads the model.
+    def begin_load(self, spec: ModelSpec) -> None:
+        """Start the replicas, which begin to load the model; wait until each has its place.
 
         Raises:
-            ConfigError: they do not fit in the cluster, or the source cannot be used.
+            ConfigError: they do not fit in the cluster.
             PluginError: a machine lacks a package or has another version.
-            RunError: a replica does not start.
+            RunError: a replica is not placed.
         """
         section, count = self.config.engine, self.config.replicas
         resources = self.config.resources.to_dict()
@@ -119,13 +121,27 @@ class RayInferenceService(InferenceService):
             timeout=self.config.timeout,
             max_restarts=self.config.max_restarts,
         )
+        self._replicas.begin()
+        self._begun = True
+
+    def load(self, spec: ModelSpec) -> None:
+        """Start the replicas if they were not, and wait until each has loaded the model.
+
+        Raises:
+            ConfigError: they do not fit in the cluster, or the source cannot be used.
+            PluginError: a machine lacks a package or has another version.
+            RunError: a replica does not start.
+        """
+        if not self._begun:
+            self.begin_load(spec)
+        self._begun = False
         traits = self._replicas.start()
         self._tokenizer: Tokenizer = traits.tokenizer.unpack()
         self._vocabulary_size = traits.vocabulary_size
         self._context = traits.max_sequence_length
         for name in _TRAITS:
             setattr(self, name, getattr(traits, name))
-        self._placement = Placement(count)
+        self._placement = Placement(self.config.replicas)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -90,6 +90,8 @@ class _Seat:
     actor: Any
     life: int
     place: dict[str, str]
+    #: What stands for the place.
+    placing: Any
 
 
 class Replicas:
@@ -126,6 +128,8 @@ class Replicas:
         self._ray = ray = cluster.connect()
         self._setup, self._files = ray.put(setup), ray.put(files)
         self._seats: list[_Seat] = []
+        #: Those that load the model, with what stands for its end.
+        self._loading: list[tuple[_Seat, Any]] = []
         #: What those at each place did.
         self.uses = [Use() for _ in range(count)]
         self._lock = threading.RLock()
@@ -149,33 +153,64 @@ class Replicas:
             for number, seat in enumerate(self._seats)
         ]
 
+    def begin(self) -> None:
+        """Start all, and wait until each has its place; they go on to load the model.
+
+        What is started afterwards gets what they leave of a machine.
+
+        Raises:
+            RunError: one is not placed.
+        """
+        with self._lock:
+            self._loading = [self._begin(number) for number in range(self._count)]
+            with self._all_or_none():
+                for number, (seat, _) in enumerate(self._loading):
+                    with self._starting(number, seat):
+                        self._place(seat)
+
     def start(self) -> EngineTraits:
-        """Start all that do not run, and say what their engines are.
+        """Wait until all have loaded the model, and say what their engines are.
+
+        Those that do not run are started.
 
         Raises:
             RunError: one does not start.
             PlugrlError: what the engine raises, such as a model that cannot be loaded.
         """
         with self._lock:
-            seats = [self._begin(number) for number in range(self._count)]
-            loading = [(seat, seat.actor.load.remote()) for seat in seats]
+            if not self._loading:
+                self.begin()
             traits = []
-            try:
-                for number, (seat, loaded) in enumerate(loading):
-                    traits.append(self._finish(number, seat, loaded))
-            except self._ray.exceptions.RayError as error:
-                self._end(seats)
-                self._fail_start(number, seat, error)
-            except BaseException:
-                self._end(seats)
-                raise
-            self._seats = seats
+            with self._all_or_none():
+                for number, (seat, loaded) in enumerate(self._loading):
+                    with self._starting(number, seat):
+                        traits.append(self._finish(seat, loaded))
+            self._seats, self._loading = [seat for seat, _ in self._loading], []
             return traits[0]
+
+    @contextlib.contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """End all that load the model, if one of them fails."""
+        try:
+            yield
+        except BaseException:
+            loading, self._loading = self._loading, []
+            self._end([seat for seat, _ in loading])
+            raise
+
+    @contextlib.contextmanager
+    def _starting(self, number: int, seat: _Seat) -> Iterator[None]:
+        """Say in one line how a replica has failed to start."""
+        try:
+            yield
+        except self._ray.exceptions.RayError as error:
+            self._fail_start(number, seat, error)
 
     def close(self) -> None:
         """End all; a later call starts them anew."""
         with self._lock:
-            seats, self._seats = self._seats, []
+            seats = [*self._seats, *(seat for seat, _ in self._loading)]
+            self._seats, self._loading = [], []
         self._end(seats)
 
     # ------------------------------------------------------------------------- calls
@@ -393,8 +428,11 @@ class Replicas:
 
     # --------------------------------------------------------------- lives and deaths
 
-    def _begin(self, number: int) -> _Seat:
-        """Start an actor without waiting; where the cluster has shrunk, one that shares CPUs."""
+    def _begin(self, number: int) -> tuple[_Seat, Any]:
+        """Start an actor, which loads the model, without waiting; gives what stands for its end.
+
+        Where the cluster has shrunk, it is one that shares CPUs.
+        """
         if not cluster.nodes():
             raise RunError(
                 "the Ray cluster has no machine left; start it again, then resume the run"
@@ -408,12 +446,16 @@ class Replicas:
         made = self._ray.remote(max_restarts=0, max_concurrency=_MOST_AT_ONCE)(EngineActor)
         self._lives += 1
         actor = made.options(**options).remote(self._setup, self._files)
-        return _Seat(actor, self._lives, {})
+        seat = _Seat(actor, self._lives, {}, actor.place.remote())
+        return seat, actor.load.remote()
 
-    def _finish(self, number: int, seat: _Seat, loading: Any) -> EngineTraits:
+    def _place(self, seat: _Seat) -> None:
+        """Wait until an actor is on its machine."""
+        seat.place = self._ray.get(seat.placing, timeout=settings().start_timeout)
+
+    def _finish(self, seat: _Seat, loading: Any) -> EngineTraits:
         """Wait until an actor has loaded the model, and give it the present weights."""
         get = self._ray.get
-        seat.place = get(seat.actor.place.remote(), timeout=settings().start_timeout)
         traits: EngineTraits = _value(get(loading, timeout=self._timeout))
         if self._given is not None:
             method, given = self._given()
@@ -443,9 +485,10 @@ class Replicas:
             while True:
                 self._count_restart(said, error)
                 logger.warning("%s; another takes over", said)
-                seat = self._begin(number)
+                seat, loading = self._begin(number)
                 try:
-                    self._finish(number, seat, seat.actor.load.remote())
+                    self._place(seat)
+                    self._finish(seat, loading)
                 except self._ray.exceptions.GetTimeoutError as late:
                     self._end([seat])
                     self._fail_start(number, seat, late)

@@ -136,6 +136,17 @@ class InferenceService(RenamedMethods, Component, ABC):
         """What :attr:`vocabulary_size` will be, without loading the model; None: unknown."""
         return None
 
+    def begin_load(self, spec: ModelSpec) -> None:
+        """Begin what :meth:`load` waits for in other processes, so that they start side by side.
+
+        Nothing by default. A service that has it takes its place on devices here, and returns. All
+        services of a run begin, in the order of ``models``, before the first one loads;
+        :meth:`load` of the same ``spec`` follows, or :meth:`close` where the run ends before.
+
+        Raises:
+            ConfigError: the source is missing or unreadable.
+        """
+
     @abstractmethod
     def load(self, spec: ModelSpec) -> None:
         """Load the model and its tokenizer.
@@ -282,6 +293,9 @@ class BaseTrainService(RenamedMethods, Component, ABC):
             Nothing where the service trains on no devices of the run.
         """
         return ()
+
+    def begin_load(self, spec: ModelSpec) -> None:
+        """As of :class:`InferenceService`, whose own was called before."""
 
     @abstractmethod
     def load(self, spec: ModelSpec) -> None:

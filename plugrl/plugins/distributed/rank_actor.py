@@ -1,0 +1,46 @@
+"""The actor of one rank, which says where it is before it imports torch, which takes seconds."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugrl.plugins.distributed.rank import RankWorker
+
+
+class RankActor:
+    """A rank, of which the first call imports what it computes with."""
+
+    def __init__(self) -> None:
+        self._worker: RankWorker | None = None
+
+    def place(self) -> tuple[str, int, int]:
+        """The address of this machine, a free port, and the number of the process."""
+        return own_place()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the rank; dicts of tensors are packed on their way."""
+        from plugrl.plugins.distributed.rank import RankWorker
+
+        if self._worker is None:
+            self._worker = RankWorker()
+        return self._worker.call(method, *args)
+
+
+def own_place() -> tuple[str, int, int]:
+    """The address by which other machines reach this one, a free port, the process's number."""
+    host = _own_address()
+    with socket.create_server((host, 0)) as server:
+        return host, int(server.getsockname()[1]), os.getpid()
+
+
+def _own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: it only chooses the interface.
+            probe.connect(("10.255.255.255", 1))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
