@@ -22,7 +22,7 @@ pytest_plugins = [
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Ray starts a process for each CPU beforehand, and none with the environment that actors have.
+# Ray starts a process for each CPU beforehand, and few tests have an actor for each.
 for variable in ("enable_worker_prestart", "prestart_worker_first_driver"):
     os.environ.setdefault(f"RAY_{variable}", "0")
 # Hypothesis measures by the clock how long it takes to draw, which a busy machine fails.
