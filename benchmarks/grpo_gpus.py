@@ -91,7 +91,7 @@ def sections(layout: str, mode: str, given: argparse.Namespace) -> dict[str, Any
     wish = {"true": True, "false": False}.get(given.compile, "auto")
     engine = {"type": "transformers", "compile": wish}
     inference = {"type": "ray", "replicas": engines, "resources": takes, "engine": engine}
-    train = {"type": "fsdp", "workers": ranks, "compile": "auto", "gpus": shares[1]}
+    train = {"type": "fsdp", "workers": ranks, "compile": wish, "gpus": shares[1]}
     policy = {"inference": {"compile": None, **inference}, "train": train}
     # Cores of their own, and room for weights and batches.
     cluster = {"cpus": engines + ranks, "object_store_memory": 4000.0 if on_gpu else 200.0}

@@ -59,7 +59,8 @@ def main() -> None:
     run = plugrl.train(merged(plugrl_side.configuration(plugrl_side.GIVEN), GIVEN["sections"]))
     warm = plugrl_side.GIVEN.warm_up
     rows = [row for row in run.metrics if row.get("step", 0) > 0]
-    seconds = [after - before for before, after in itertools.pairwise(ENDS)][warm:]
+    # The first step, whose beginning is not known, is one of the warm-up.
+    seconds = [after - before for before, after in itertools.pairwise(ENDS)][warm - 1 :]
     moved = max((row.get("sync/bytes", 0) for row in rows), default=0)
     found = {
         "first_step_seconds": ENDS[0] - BEGAN,

@@ -18,7 +18,7 @@ from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.testing import tiny
 
 #: As of the fixture ``cluster``, which is joined by all runs of a process.
-CLUSTER = {"cpus": 8, "object_store_memory": 100.0}
+CLUSTER = {"cpus": 12, "object_store_memory": 100.0}
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,

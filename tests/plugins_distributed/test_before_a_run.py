@@ -45,11 +45,6 @@ def test_a_cluster_that_is_not_there_is_told_before_a_run(tmp_path, monkeypatch)
         prepare(tree(tmp_path, workers=2))
 
 
-def test_a_layer_cannot_be_compiled_on_ranks(tmp_path):
-    with pytest.raises(ConfigError, match="is for the service local"):
-        prepare(tree(tmp_path, compile=True))
-
-
 @pytest.mark.parametrize("kind", ["fsdp", "local"])
 def test_validate_prints_what_each_device_holds(tmp_path, capsys, kind):
     own = tree(tmp_path)

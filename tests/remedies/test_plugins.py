@@ -78,11 +78,6 @@ ROWS: list[Row] = [
         "models.policy.train.workers=2",
     ),
     row(
-        "models.policy.train={type: fsdp, compile: true}",
-        "is for the service local; take auto or false",
-        "models.policy.train.compile=false",
-    ),
-    row(
         "models.policy.train={type: fsdp, optimizer: muon}",
         "is for the service local; take adamw",
         "models.policy.train.optimizer=adamw",

@@ -40,8 +40,13 @@ class RankWorker:
         self._spread: dict[str, torch.Tensor] = {}
         self._sender: Sender | None = None
         self._store: dist.Store | None = None
-        #: Copies of the weights that engines have, on the host.
+        #: Copies of the weights that engines have, on the host: by name, and the bytes of each
+        #: bucket by the name of its first weight.
         self._sent: dict[str, torch.Tensor] = {}
+        self._kept: dict[str, torch.Tensor] = {}
+        #: Makes them, on a GPU, and when it has those of a memory.
+        self._copies: torch.cuda.Stream | None = None
+        self._copied: dict[int, torch.cuda.Event] = {}
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of this class; dicts of tensors are packed on their way."""
@@ -65,6 +70,7 @@ class RankWorker:
         """
         if device == "cuda":
             torch.cuda.set_device(0)
+            self._copies = torch.cuda.Stream()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
             init_method=f"tcp://{address}:{port}",
@@ -97,13 +103,14 @@ class RankWorker:
             if number == turn:
                 service.load(spec)
             dist.all_reduce(torch.zeros(1))
+        service.begin_compiling(spec)
         self._service = service
         return {"packs": service.packs, "digest": service.digest}
 
     def drop(self) -> None:
         """Forget the model."""
         self._service, self._spread = None, {}
-        self._sender, self._store, self._sent = None, None, {}
+        self._sender, self._store, self._sent, self._kept = None, None, {}, {}
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -135,6 +142,8 @@ class RankWorker:
         rank, service = dist.get_rank(), self.service
 
         def fill(bucket: Bucket, flat: torch.Tensor | None) -> None:
+            if flat is not None:
+                self._await_copy(flat)
             service.fill(bucket, flat)
             if rank == 0 and flat is not None:
                 self._keep(bucket, flat)
@@ -149,19 +158,34 @@ class RankWorker:
             return str(error)
         self._sender = sender
         if service.device != "cpu":
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()
         return ""
 
     def _keep(self, bucket: Bucket, flat: torch.Tensor) -> None:
-        for slot, value in views(bucket, flat):
-            name = slot.names[0]
-            if name not in self._sent:
-                kept = torch.empty(slot.shape, dtype=slot.dtype, pin_memory=flat.is_cuda)
-                self._sent |= dict.fromkeys(slot.names, kept)
-            self._sent[name].copy_(value, non_blocking=True)
+        """Copy a bucket to the host, beside what the GPU does next."""
+        first = bucket[0].names[0]
+        if first not in self._kept:
+            kept = torch.empty_like(flat, device="cpu", pin_memory=flat.is_cuda)
+            self._kept[first] = kept
+            self._sent |= {name: own for slot, own in views(bucket, kept) for name in slot.names}
+        if self._copies is None:
+            self._kept[first].copy_(flat)
+            return
+        self._copies.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._copies):
+            self._kept[first].copy_(flat, non_blocking=True)
+            flat.record_stream(self._copies)
+            self._copied[flat.data_ptr()] = self._copies.record_event()
+
+    def _await_copy(self, flat: torch.Tensor) -> None:
+        """Let the GPU write to a bucket's memory once the copy of what it held is made."""
+        if (copied := self._copied.pop(flat.data_ptr(), None)) is not None:
+            torch.cuda.current_stream().wait_event(copied)
 
     def sent_weights(self) -> dict[str, torch.Tensor]:
         """The weights that engines have had last, of the first rank; empty on others."""
+        if self._copies is not None:
+            self._copies.synchronize()
         return self._sent
 
     def ask(self, method: str, *args: Any) -> Any:

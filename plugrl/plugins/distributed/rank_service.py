@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.optimizer import AdamParams
 from plugrl.plugins.distributed.sharding import LocalShards, Passes, shard
-from plugrl.plugins.distributed.weight_link import Bucket, Slot, views
+from plugrl.plugins.distributed.weight_link import Bucket, Slot, gather_parts, views
 from plugrl.plugins.transformers.merging import Product, merge
 from plugrl.plugins.transformers.train_service import LocalTrainService
 from plugrl.plugins.transformers.training.masters import MasterWeights
@@ -29,6 +29,7 @@ from plugrl.plugins.transformers.training.spread import (
 )
 
 if TYPE_CHECKING:
+    from plugrl.core.text.batch import Batch
     from plugrl.core.text.inference.services import ModelSpec
     from plugrl.plugins.transformers.training.micro_batches import MicroBatch
 
@@ -55,12 +56,18 @@ class RankTrainService(LocalTrainService):
     def load(self, spec: ModelSpec) -> None:
         """Load the model in the memory of the host, then move this rank's part to its device.
 
+        Ranks of a machine do so in turn, and call :meth:`begin_compiling` together then.
+
         Raises:
             ConfigError: the source or the adapter cannot be used.
         """
         device = spec.device
-        super().load(replace(spec, device="cpu"))
+        self._load(replace(spec, device="cpu"))
         self._device = device
+
+    def begin_compiling(self, spec: ModelSpec) -> None:
+        """Compile the layers, where the run is long enough to earn it back."""
+        self._begin_compiling(spec)
 
     def _place(self, spec: ModelSpec) -> None:
         self._dtype = self._model.dtype
@@ -76,8 +83,15 @@ class RankTrainService(LocalTrainService):
         """The driver says what to lower, and on which rank memory ran out."""
         yield
 
-    def _compile(self) -> None:
-        """Layers stay uncompiled: their weights come and go within a pass."""
+    def _first_pass(self, batch: Batch) -> None:
+        part = self._one_part(batch)
+        with torch.no_grad():
+            self._passes(part, ())
+        self._reshard()
+        self._passes(part, ())[0].sum().backward()
+        self._reshard()
+        self._shards.take_gradients()
+        self._optimizer.zero_grad(set_to_none=True)
 
     def _make_masters(self, trained: Mapping[str, torch.nn.Parameter]) -> MasterWeights | None:
         # Where there are any, they are what is spread.
@@ -229,12 +243,22 @@ class RankTrainService(LocalTrainService):
             flat: gets their bytes; None: nobody wants them of this rank.
         """
         held = self._held()
+        values = [held[slot.names[0]] for slot in bucket]
+        spread = {
+            slot: value.to_local()
+            for slot, value in zip(bucket, values, strict=True)
+            if isinstance(value, DTensor)
+        }
+        # All weights by one collective, since a model has hundreds.
+        parts = gather_parts(spread, self._mesh.get_group("shard"), self._device)
         if flat is None:
-            for slot in bucket:
-                whole_tensor(held[slot.names[0]].detach().to(slot.dtype))
             return
-        for slot, place in views(bucket, flat):
-            place.copy_(whole_tensor(held[slot.names[0]].detach().to(slot.dtype)))
+        places, sources = [], []
+        for value, (slot, place) in zip(values, views(bucket, flat), strict=True):
+            own = parts.get(slot, [value])
+            places += place.split([len(part) for part in own]) if slot in parts else [place]
+            sources += own
+        torch._foreach_copy_(places, sources)
 
     def _held(self) -> Mapping[str, torch.Tensor]:
         return super().weights() if self._adapter is None else self._adapter.base()

@@ -82,8 +82,6 @@ class FsdpTrainConfig(LocalTrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.compile is True:
-            raise ConfigError("compile is for the service local; take auto or false")
         if self.optimizer != "adamw":
             raise ConfigError(f"optimizer {self.optimizer} is for the service local; take adamw")
 
@@ -162,6 +160,7 @@ class FsdpTrainService(TrainService):
         ]
         self._check_equal([each["digest"] for each in facts])
         self._adapts, self._base, self._link = spec.adapter is not None, None, None
+        self._slots: Sequence[Slot] | None = None
         self._draws = spec.adapter is not None and spec.adapter.dropout > 0
         self.optimizer_steps = 0
 
@@ -370,10 +369,9 @@ class FsdpTrainService(TrainService):
 
     def _opened_link(self, replicas: Replicas) -> Link:
         """The link to the replicas that live."""
-        places = replicas.memories()
-        linked = (replicas, replicas.lives)
-        if self._link is None or self._linked != linked:
-            self._linked, self._transfers = linked, 0
+        if self._link is None or self._linked != (replicas, replicas.lives):
+            places = replicas.memories()
+            self._linked, self._transfers = (replicas, replicas.lives), 0
             ranks, timeout = self.ranks, self.config.timeout
             own: list[str] = ranks.all("memory", self._device)
             shares = self.config.transfer != "broadcast"
@@ -405,7 +403,9 @@ class FsdpTrainService(TrainService):
         return found
 
     def _buckets(self) -> list[list[Slot]]:
-        return fill_buckets(self._ask("weight_slots")[0], _BUCKET)
+        if self._slots is None:
+            self._slots = self._ask("weight_slots")[0]
+        return fill_buckets(self._slots, _BUCKET)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights; of a model with an adapter the frozen ones, and begin a new one."""

@@ -17,6 +17,7 @@ import functools
 import pickle
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ import torch.multiprocessing
 
 #: Bytes to which a weight in a bucket is aligned, so that it can be looked at in its data type.
 _ALIGNED = 16
+#: Buckets of a rank that are there at the same time: one is filled while engines read the other.
+_MEMORIES = 2
 #: Seconds between two looks at whether the other end is ready.
 _PAUSE = 2e-4
 #: Seconds in which a store answers whose process lives.
@@ -83,6 +86,38 @@ def fill_buckets(slots: Sequence[Slot], limit: int) -> list[list[Slot]]:
             made.append([])
         made[-1].append(slot)
     return made
+
+
+def gather_parts(
+    own: Mapping[Slot, torch.Tensor], group: dist.ProcessGroup, device: str
+) -> dict[Slot, list[torch.Tensor]]:
+    """What each rank has of weights that are split by their first dimension, as ``chunk`` does.
+
+    Args:
+        own: what this rank has of each, in any data type.
+        group: of all ranks that have parts; all of them call it.
+        device: on which they compute.
+
+    Returns:
+        The parts of each weight in the order of ranks, in the weight's data type.
+    """
+    ranks = group.size()
+    parts = [
+        Slot(slot.names, slot.dtype, (-(-slot.shape[0] // ranks), *slot.shape[1:])) for slot in own
+    ]
+    sent = torch.empty(size_of(parts), dtype=torch.uint8, device=device)
+    places = [
+        place[: len(own[slot])] for slot, (_, place) in zip(own, views(parts, sent), strict=True)
+    ]
+    torch._foreach_copy_(places, list(own.values()))
+    received = sent.new_empty(ranks, len(sent))
+    dist.all_gather_into_tensor(received.view(-1), sent, group=group)
+    found: dict[Slot, list[torch.Tensor]] = {slot: [] for slot in own}
+    for number, flat in enumerate(received):
+        for slot, (part, place) in zip(own, views(parts, flat), strict=True):
+            left = slot.shape[0] - number * part.shape[0]
+            found[slot].append(place[: max(0, left)])
+    return found
 
 
 def _aligned(size: int) -> int:
@@ -237,16 +272,25 @@ class Sender(_Ends):
         Raises:
             TransferError: an engine did not come, or failed.
         """
-        name, flat = f"{number}/{self._rank}", None
+        name, flats = f"{number}/{self._rank}", list[torch.Tensor]()
         if self._near or self._rank == 0:
-            flat = self._memory(max(map(size_of, buckets)))
-        if flat is not None and self._near:
-            self._store.set(name, _shared(flat))
+            largest = max(map(size_of, buckets))
+            flats = [self._memory(largest) for _ in buckets[:_MEMORIES]]
+        if self._near:
+            self._store.set(name, _shared(flats))
+        handed_over = deque[str]()
         for place, bucket in enumerate(buckets):
-            own = None if flat is None else flat[: size_of(bucket)]
+            own = None
+            if flats:
+                if len(handed_over) == len(flats):
+                    self._await_readers(handed_over.popleft())
+                own = flats[place % len(flats)][: size_of(bucket)]
             fill(bucket, own)
             if own is not None:
-                self._hand_over(f"{name}/{place}", own)
+                handed_over.append(f"{name}/{place}")
+                self._hand_over(handed_over[-1], own)
+        for key in handed_over:
+            self._await_readers(key)
         if self._near:
             self._store.delete_key(name)
 
@@ -257,6 +301,8 @@ class Sender(_Ends):
             self._store.set(key, "")
         if self._group is not None:
             self._broadcast(self._group, flat.to(self._far_device))
+
+    def _await_readers(self, key: str) -> None:
         if self._near:
             self._wait(lambda: self._store.add(f"{key}/read", 0) == self._near)
             self._store.delete_key(key)
@@ -291,7 +337,7 @@ class Receiver(_Ends):
         return Arriving(buckets, self._flats(number, buckets))
 
     def _flats(self, number: int, buckets: Sequence[Bucket]) -> Iterator[torch.Tensor]:
-        memory: torch.Tensor | None = None
+        memories: list[torch.Tensor] = []
         for place, bucket in enumerate(buckets):
             size = size_of(bucket)
             if self._group is not None:
@@ -301,9 +347,9 @@ class Receiver(_Ends):
                 continue
             key = f"{number}/{self._rank}/{place}"
             self._wait(functools.partial(self._store.check, [key]))
-            if memory is None:
-                memory = pickle.loads(self._store.get(f"{number}/{self._rank}"))
-            flat = memory[:size].clone()
+            if not memories:
+                memories = pickle.loads(self._store.get(f"{number}/{self._rank}"))
+            flat = memories[place % len(memories)][:size].clone()
             if flat.is_cuda:
                 torch.cuda.current_stream().synchronize()
             self._store.add(f"{key}/read", 1)
@@ -356,8 +402,8 @@ class Arriving(Mapping[str, torch.Tensor]):
         return True
 
 
-def _shared(flat: torch.Tensor) -> bytes:
-    """What another process finds this memory by."""
+def _shared(flats: Sequence[torch.Tensor]) -> bytes:
+    """What another process finds these memories by."""
     # By a name: descriptors go to children alone.
     torch.multiprocessing.set_sharing_strategy("file_system")
-    return bytes(ForkingPickler.dumps(flat))
+    return bytes(ForkingPickler.dumps(flats))

@@ -151,6 +151,7 @@ class LocalTrainService(TrainService):
             lambda: loading_shortage(spec.name, spec.device, spec.source.dtype)
         ):
             self._load(spec)
+            self._begin_compiling(spec)
 
     def _load(self, spec: ModelSpec) -> None:
         faults = {
@@ -196,6 +197,8 @@ class LocalTrainService(TrainService):
         self._memory = PassMemory(spec, self.config, self._optimized)
         self.optimizer_steps = 0
         self._name, self._compiled = spec.name, None
+
+    def _begin_compiling(self, spec: ModelSpec) -> None:
         if worth_compiling(self.config.compile, self._model, spec.train_steps):
             self._compile()
 
@@ -356,9 +359,7 @@ class LocalTrainService(TrainService):
         if "values" in needs and self._forward.value_head is None:
             self._no_value_head()
         self._set_dropout(True)
-        (part,) = micro_batches(
-            batch, size=len(batch), tokens=None, packs=self._forward.packs, device=self._device
-        )
+        part = self._one_part(batch)
         extras: dict[str, torch.Tensor] = {}
         if needs:
             log_probs, extras = self._forward.with_needs(part, needs)
@@ -398,6 +399,12 @@ class LocalTrainService(TrainService):
             packs=self._forward.packs,
             device=self._device,
         )
+
+    def _one_part(self, batch: Batch) -> MicroBatch:
+        (part,) = micro_batches(
+            batch, size=len(batch), tokens=None, packs=self._forward.packs, device=self._device
+        )
+        return part
 
     def optimizer_step(self) -> dict[str, float]:
         """Clip and apply the accumulated gradient; one that is not finite is dropped."""

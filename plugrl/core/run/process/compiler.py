@@ -13,6 +13,9 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+#: Graphs of one function, beyond which torch runs it uncompiled without a word: each model of a run
+#: has several of its layers.
+_MOST_GRAPHS = 256
 #: An entry for each compilation that is under way in this process.
 _under_way: list[None] = []
 #: Whether it was said that kept code cannot be read.
@@ -74,7 +77,10 @@ def cache_folder() -> Path:
 def prepare_compiling() -> None:
     """To be called before anything is compiled: one folder, and a status line that tells of it."""
     _use_cache_folder()
+    from torch._dynamo import config
     from torch._dynamo.callback import callback_handler
+
+    config.recompile_limit = max(config.recompile_limit, _MOST_GRAPHS)
 
     log = logging.getLogger("torch._inductor.codecache")
     if _say_once not in log.filters:

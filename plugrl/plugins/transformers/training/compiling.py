@@ -86,7 +86,8 @@ class CompiledLayers:
             # Processes that compile in parallel gain nothing for a few kernels.
             options["compile_threads"] = 1
         for layer in self._layers:
-            layer.compile(dynamic=True, options=options)
+            # Not the module: what spreads weights over ranks acts before and after this.
+            layer.forward = torch.compile(layer.forward, dynamic=True, options=options)
         if model.device.type != "cpu":
             # For all that this process compiles: graphs of other sizes follow later.
             torch._functorch.config.activation_memory_budget = self._memory_budget
@@ -103,14 +104,19 @@ class CompiledLayers:
         """Call the layers uncompiled again."""
         self.active = False
         for layer in self._layers:
-            layer._compiled_call_impl = None
+            layer.__dict__.pop("forward", None)
         self._head.undo()
 
 
 def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
     """What ``transformers`` names as the parts that belong together on a device: the layers."""
     kinds = set(getattr(model, "_no_split_modules", None) or ())
-    return [module for module in model.modules() if type(module).__name__ in kinds]
+
+    def is_layer(module: torch.nn.Module) -> bool:
+        # What spreads weights over ranks derives a class of each layer's.
+        return any(kind.__name__ in kinds for kind in type(module).__mro__)
+
+    return [module for module in model.modules() if is_layer(module)]
 
 
 def _batch(model: PreTrainedModel) -> Batch:
