@@ -1,7 +1,6 @@
 """How the rows of a batch are spread over ranks and passes."""
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.distributed.passes import Plan, gradients_of, spread_rows
 
-CONFIG = SimpleNamespace(micro_batch_size=64, micro_batch_tokens=None)
-BY_TWO = SimpleNamespace(micro_batch_size=2, micro_batch_tokens=None)
 
 
 def rows_of(lengths, unit=None):
@@ -69,7 +66,7 @@ def test_every_row_has_one_rank_and_no_unit_has_two(rows, ranks):
 
 
 def test_a_rank_without_rows_takes_part_in_each_pass():
-    plan = Plan.of(batch(ROWS[:1]), 2, CONFIG, packs=True)
+    plan = Plan.of(batch(ROWS[:1]), 2, size=64, tokens=None, packs=True)
     ((one, other),) = plan.passes
     assert one.rows.tolist() == [0]
     assert other.rows is None
@@ -79,13 +76,13 @@ def test_a_rank_without_rows_takes_part_in_each_pass():
 def test_ranks_have_as_many_passes_as_the_one_with_most():
     # One long row against seven short ones, in micro-batches of two.
     lengths = [21, *[3] * 7]
-    plan = Plan.of(rows_of(lengths), 2, BY_TWO, packs=False)
+    plan = Plan.of(rows_of(lengths), 2, size=2, tokens=None, packs=False)
     counts = [[0 if part.rows is None else len(part.rows) for part in each] for each in plan.passes]
     assert counts == [[1, 2], [0, 2], [0, 2], [0, 1]]
 
 
 def test_rows_of_prompts_alone_need_no_pass():
-    plan = Plan.of(batch(), 2, CONFIG, packs=True)
+    plan = Plan.of(batch(), 2, size=64, tokens=None, packs=True)
     held = [
         row
         for each in plan.passes
@@ -95,7 +92,7 @@ def test_rows_of_prompts_alone_need_no_pass():
     ]
     # The row without a trained token may share a micro-batch, but never is one.
     assert set(held) | {3} == set(range(len(ROWS)))
-    alone = Plan.of(batch(ROWS[3:4]), 2, CONFIG, packs=True)
+    alone = Plan.of(batch(ROWS[3:4]), 2, size=64, tokens=None, packs=True)
     assert not alone.passes
     assert len(alone.untrained) == 1
 

@@ -9,6 +9,7 @@ import torch
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.learn.losses import WeightedLoss
+from plugrl.plugins.distributed.train_service import FsdpTrainService
 from plugrl.plugins.transformers.training.memory import PassMemory
 from plugrl.trainers.self_hosted_cross_entropy import cross_entropy
 
@@ -96,6 +97,31 @@ def test_compiled_layers_keep_the_budget_or_what_they_begin_with(spec, options, 
     made.count_compiled()
     most = min(10 * GIB / (plain_token * kept), 16_384)
     assert made.tokens({1: {}}) == pytest.approx(min(plain / kept, most), rel=1e-3)
+
+
+# 36 layers, of which a token of the 4B shape has 2 bytes for each of
+# 6 x 2,560 + 2 x (32 + 2 x 8) x 128 + 4 x 9,728 numbers.
+_OF_4B = 36 * 2 * (15_360 + 12_288 + 38_912)
+
+
+@pytest.mark.parametrize(
+    ("given", "compiled", "expected"),
+    [
+        ({}, False, 10 * GIB // _OF_4B),
+        ({}, True, int(10 * GIB / (0.4 * _OF_4B))),
+        ({"micro_batch_size": 3}, True, None),
+        ({"micro_batch_tokens": 70_000}, True, 70_000),
+    ],
+    ids=str,
+)
+def test_a_pass_of_a_rank_with_a_gpu_is_no_larger_than_is_enough(spec, given, compiled, expected):
+    sizes = {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36}
+    model = spec(config={**SHAPE, **sizes, "num_attention_heads": 32}, dtype="bfloat16")
+    service = FsdpTrainService({"learning_rate": 0.01, **given})
+    service._device = "cuda"
+    assert service._tokens_of_a_pass(model, compiled=compiled) == expected
+    service._device = "cpu"
+    assert service._tokens_of_a_pass(model, compiled=compiled) == given.get("micro_batch_tokens")
 
 
 @pytest.mark.parametrize(

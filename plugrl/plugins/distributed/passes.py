@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.minibatches import unit_numbers
 from plugrl.plugins.transformers.training.micro_batches import MicroBatch, micro_batches
@@ -43,13 +41,14 @@ class Plan:
     untrained: Sequence[Batch]
 
     @classmethod
-    def of(cls, batch: Batch, ranks: int, config: Any, *, packs: bool) -> Plan:
+    def of(cls, batch: Batch, ranks: int, *, size: int, tokens: int | None, packs: bool) -> Plan:
         """Spread a batch over ranks, then split the share of each into micro-batches.
 
         Args:
             batch: on the CPU.
             ranks: how many there are.
-            config: of the service: ``micro_batch_size`` and ``micro_batch_tokens``.
+            size: rows of a micro-batch, when ``tokens`` is None.
+            tokens: of a micro-batch.
             packs: whether the model takes rows without padding.
         """
         columns: list[list[Part]] = []
@@ -59,8 +58,8 @@ class Plan:
             share = batch if ranks == 1 else batch.select(rows)
             given = micro_batches(
                 share,
-                size=config.micro_batch_size or MICRO_BATCH_ROWS,
-                tokens=config.micro_batch_tokens,
+                size=size,
+                tokens=tokens,
                 packs=packs,
                 device="cpu",
             )

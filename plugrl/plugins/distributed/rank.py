@@ -105,7 +105,11 @@ class RankWorker:
             dist.all_reduce(torch.zeros(1))
         service.begin_compiling(spec)
         self._service = service
-        return {"packs": service.packs, "digest": service.digest}
+        return {
+            "packs": service.packs,
+            "compiled": service.is_compiled,
+            "digest": service.digest,
+        }
 
     def drop(self) -> None:
         """Forget the model."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
+from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run.checkpoints.shards import SavedShards, ShardedState
@@ -37,7 +38,9 @@ from plugrl.plugins.distributed.ranks import Ranks, give_back, is_idle, take_ran
 from plugrl.plugins.distributed.weight_link import Bucket, Link, Slot, end, fill_buckets, size_of
 from plugrl.plugins.ray.engines import RayInferenceService
 from plugrl.plugins.transformers.merging import Product, merge
+from plugrl.plugins.transformers.model_shape import ModelShape
 from plugrl.plugins.transformers.train_service import LocalTrainConfig, LocalTrainService
+from plugrl.plugins.transformers.training.memory import enough_tokens
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -154,6 +157,7 @@ class FsdpTrainService(TrainService):
         facts = ranks.receive()
         self._begun = False
         self._packs = facts[0]["packs"]
+        self._tokens = self._tokens_of_a_pass(spec, compiled=facts[0]["compiled"])
         self._places = [
             {"name": f"rank {rank} of model {spec.name!r} on node {place['node']}", **place}
             for rank, place in enumerate(ranks.places)
@@ -163,6 +167,14 @@ class FsdpTrainService(TrainService):
         self._slots: Sequence[Slot] | None = None
         self._draws = spec.adapter is not None and spec.adapter.dropout > 0
         self.optimizer_steps = 0
+
+    def _tokens_of_a_pass(self, spec: ModelSpec, *, compiled: bool) -> int | None:
+        """Of each rank; None: rows are counted."""
+        chosen: int | None = self.config.micro_batch_tokens
+        if chosen or self.config.micro_batch_size or self._device == "cpu":
+            return chosen
+        shape = ModelShape.of_sections(spec.source, spec.adapter, self.config)
+        return None if shape is None else enough_tokens(shape, self.config, compiled=compiled)
 
     def _check_equal(self, digests: Sequence[int]) -> None:
         other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
@@ -203,7 +215,8 @@ class FsdpTrainService(TrainService):
     # ----------------------------------------------------------------------- passes
 
     def _plan(self, batch: Batch) -> Plan:
-        return Plan.of(batch, len(self.ranks), self.config, packs=self._packs)
+        rows = self.config.micro_batch_size or MICRO_BATCH_ROWS
+        return Plan.of(batch, len(self.ranks), size=rows, tokens=self._tokens, packs=self._packs)
 
     def compute_log_prob(self, batch: Batch) -> torch.Tensor:
         """Log-probabilities of the batch's tokens, [B, T], 0.0 where ``loss_mask`` is 0."""

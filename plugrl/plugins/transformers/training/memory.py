@@ -36,6 +36,26 @@ _HALVINGS = 2
 _GRADIENT = 4
 
 
+def enough_tokens(shape: ModelShape, config: ConfigView, *, compiled: bool) -> int:
+    """Tokens of a pass with which a GPU has enough to do: 16,384, or 10 GiB of activations.
+
+    Args:
+        shape: of the model.
+        config: of the service.
+        compiled: whether layers are.
+    """
+    most = int(_ENOUGH_BYTES / _activations(shape, config, compiled=compiled))
+    return min(_ENOUGH, max(_LEAST, most))
+
+
+def _activations(shape: ModelShape, config: ConfigView, *, compiled: bool) -> float:
+    """Bytes of a token that are kept for the backward pass."""
+    if config.gradient_checkpointing:
+        return shape.states(1) + shape.bytes * shape.hidden * shape.layers
+    kept = max(_INPUTS, config.activation_memory_budget) if compiled else 1.0
+    return shape.states(1) * shape.layers * kept
+
+
 class PassMemory:
     """Chooses the tokens of a pass, and answers passes that do not fit.
 
@@ -62,7 +82,7 @@ class PassMemory:
             self._shape = ModelShape.of_sections(spec.source, spec.adapter, config)
         self._planned = self._limit = _ENOUGH
         self._halvings = 0
-        self._kept = 1.0
+        self._compiled = False
         #: Bytes that are free; another than the device's for tests.
         self.free: Callable[[], int] = partial(free_bytes, spec.device)
 
@@ -73,7 +93,7 @@ class PassMemory:
 
     def count_compiled(self) -> None:
         """Count with layers that keep ``activation_memory_budget`` of their activations."""
-        self._kept = max(_INPUTS, self._config.activation_memory_budget)
+        self._compiled = True
 
     def tokens(self, moments: Mapping[object, object]) -> int | None:
         """Tokens of a pass; None: ``micro_batch_size`` rows, or 64.
@@ -88,11 +108,9 @@ class PassMemory:
         numbers = sum(each.numel() for each in self._parameters if each.grad is None)
         coming = numbers * _GRADIENT + (0 if moments else shape.moments)
         room = _SHARE * self.free() - coming - shape.logits(self._config.head_chunk_tokens)
-        a_token = shape.states(1) * shape.layers * self._kept
-        if self._config.gradient_checkpointing:
-            a_token = shape.states(1) + shape.bytes * shape.hidden * shape.layers
-        most = int(min(room, _ENOUGH_BYTES) / a_token)
-        self._planned = min(self._limit, max(_LEAST, most))
+        most = int(room / _activations(shape, self._config, compiled=self._compiled))
+        enough = enough_tokens(shape, self._config, compiled=self._compiled)
+        self._planned = min(self._limit, enough, max(_LEAST, most))
         return self._planned
 
     def fitting(self, work: Callable[[], Result], undo: Callable[[], bool]) -> Result:
