@@ -13,7 +13,6 @@ from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.distributed.passes import Plan, gradients_of, spread_rows
 
 
-
 def rows_of(lengths, unit=None):
     made = Batch.from_trajectories(
         [Trajectory([2 + i, *[1] * (n - 1)], [0, *[1] * (n - 1)]) for i, n in enumerate(lengths)]
