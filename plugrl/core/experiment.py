@@ -83,6 +83,7 @@ class Experiment:
         return caller
 
 
+@allocation.rare_collections()
 @preserve_working_folder()
 def prepare(
     config: str | Path | Mapping[str, Any],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from plugrl.core.errors import ConfigError, PlugrlError, RunError
 from plugrl.core.plugins.user_code.error_location import one_line
 from plugrl.core.run.loaded_state import restore_weights, state_mismatch
+from plugrl.core.run.process.heap import rare_collections
 from plugrl.core.text.inference.services import (
     BaseTrainService,
     InferenceService,
@@ -86,6 +87,7 @@ class Models(Mapping[str, Model]):
         self._given: dict[str, dict[str, Any]] = {}
 
     @classmethod
+    @rare_collections()
     def load(
         cls,
         section: ConfigView,

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from plugrl.core.run.checkpoints.shards import SavedShards, Shard
+from plugrl.core.run.process.heap import rare_collections
 from plugrl.plugins.distributed import shard_files, wire
 from plugrl.plugins.distributed.rank_service import RankTrainService
 from plugrl.plugins.distributed.sharding import make_mesh
@@ -80,6 +81,7 @@ class RankWorker:
         )
         return memory_name(device) if device == "cuda" else ""
 
+    @rare_collections()
     def load(
         self, config: Any, spec: ModelSpec, turn: int, turns: int, threads: int
     ) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from plugrl.core.run.process.heap import rare_collections
+
 if TYPE_CHECKING:
     from plugrl.plugins.distributed.rank import RankWorker
 
@@ -22,10 +24,11 @@ class RankActor:
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the rank; dicts of tensors are packed on their way."""
-        from plugrl.plugins.distributed.rank import RankWorker
-
         if self._worker is None:
-            self._worker = RankWorker()
+            with rare_collections():
+                from plugrl.plugins.distributed.rank import RankWorker
+
+                self._worker = RankWorker()
         return self._worker.call(method, *args)
 
 

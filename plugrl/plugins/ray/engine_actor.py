@@ -18,6 +18,7 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.plugins.user_code.relocation import relocate, relocated_values
+from plugrl.core.run.process.heap import rare_collections
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import InferenceService, ModelSpec
@@ -159,6 +160,7 @@ class EngineActor:
         arriving.drain()
         self._receiver = receiver
 
+    @rare_collections()
     def _load(self) -> EngineTraits:
         import torch
 

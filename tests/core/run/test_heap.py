@@ -9,7 +9,11 @@ import weakref
 
 import pytest
 
-from plugrl.core.run.process.heap import WARM_UP, GarbageCollection
+from plugrl.core.config.view import ConfigView
+from plugrl.core.errors import ConfigError
+from plugrl.core.experiment import prepare
+from plugrl.core.run.process.heap import WARM_UP, GarbageCollection, rare_collections
+from plugrl.core.text.models import Models
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +110,77 @@ def test_freed_blocks_are_used_again_without_page_faults(imports, block):
     # 20 steps take 8 blocks, and a new block is at least one fault.
     assert faults["keep"] < 100
     assert faults["default"] >= 20 * 8
+
+
+@pytest.fixture
+def collections():
+    """How many collections each generation had, as Python's own numbers have them."""
+    before, counts = gc.get_threshold(), [0, 0, 0]
+
+    def count(phase, info):
+        counts[info["generation"]] += phase == "start"
+
+    gc.set_threshold(700, 10, 10)
+    gc.callbacks.append(count)
+    yield counts
+    gc.callbacks.remove(count)
+    gc.set_threshold(*before)
+
+
+def test_what_is_made_during_start_up_is_hardly_looked_at(collections):
+    with rare_collections():
+        kept = [[] for _ in range(100_000)]
+        assert collections == [0, 0, 0]
+        kept += [[] for _ in range(200_000)]
+    assert 1 <= collections[0] <= 3
+    assert collections[1:] == [0, 0]
+    del collections[:]
+    collections += [0, 0, 0]
+    kept += [[] for _ in range(100_000)]
+    assert collections[0] > 100
+    assert collections[1] > 10
+
+
+def test_numbers_of_before_come_back_whichever_thread_ends_last(collections):
+    def failing():
+        with rare_collections():
+            raise ValueError
+
+    one, other = rare_collections(), rare_collections()
+    one.__enter__()
+    other.__enter__()
+    with pytest.raises(ValueError):
+        failing()
+    one.__exit__(None, None, None)
+    assert gc.get_threshold()[0] > 700
+    other.__exit__(None, None, None)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("own", [(0, 10, 10), (10**6, 20, 2000)])
+def test_who_wants_none_or_fewer_keeps_that(collections, own):
+    gc.set_threshold(*own)
+    with rare_collections():
+        assert gc.get_threshold() == own
+    assert gc.get_threshold() == own
+
+
+def test_configurations_and_models_are_made_so(collections, monkeypatch):
+    seen = []
+
+    def note(*_, **__):
+        seen.append(gc.get_threshold()[0] > 700)
+        raise ConfigError("as far as that")
+
+    monkeypatch.setattr("plugrl.core.experiment.compose", note)
+    with pytest.raises(ConfigError):
+        prepare({})
+
+    class Asked:
+        build = staticmethod(note)
+
+    tree = {"policy": {"source": {"seed": 1}, "inference": {"type": "any"}, "train": None}}
+    with pytest.raises(ConfigError):
+        Models.load(ConfigView(tree, "models"), Asked(), seed=0, device="cpu")
+    assert seen == [True, True]
+    assert gc.get_threshold() == (700, 10, 10)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
+import threading
+from collections.abc import Iterator
 
 # From malloc.h of glibc: the parameters, and the largest threshold that it takes on 64 bits.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -27,6 +30,35 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT) and mallopt(_TRIM_THRESHOLD, _KEPT_AT_MOST))
+
+
+#: New objects after which a collection looks at them during start-up, and how many such collections
+#: older objects wait for. Python's own numbers are for programs whose objects go: with them, a
+#: sixth of the time in which torch and transformers are imported goes to looking at what stays.
+_RARE = (200_000, 10, 1_000)
+_lock = threading.Lock()
+#: The numbers of before, of each body that has begun.
+_replaced: list[tuple[int, int, int]] = []
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Have few garbage collections in the body, which imports modules or makes models."""
+    with _lock:
+        before = gc.get_threshold()
+        _replaced.append(before)
+        # 0: somebody wants none.
+        if before[0]:
+            gc.set_threshold(*map(max, before, _RARE))
+    try:
+        yield
+    finally:
+        with _lock:
+            # Threads end their bodies in any order: the last one gives back what the first found.
+            first = _replaced[0]
+            _replaced.pop()
+            if not _replaced:
+                gc.set_threshold(*first)
 
 
 #: Steps after which a run has set up everything, lazily imported modules included.
