@@ -99,7 +99,7 @@ def gone(processes):
 
 def test_ranks_load_while_engines_do_and_both_are_what_they_are_alone(begin, ranks):
     loading = begin()
-    wait_until(lambda: loading.ranks is not None and loading.ranks._sent)
+    wait_until(lambda: loading.ranks is not None and len(loading.ranks._sent) == 2)
     sent = [ref for _, asked in loading.ranks._sent for ref in asked]
     # They have their parts of the model, and the engine still waits.
     ready, _ = loading.ranks._ray.wait(sent, num_returns=len(sent), timeout=DEADLINE)
