@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from tensordict import TensorDict
 from torch import func
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torchrl.objectives.common import LossModule
 
 from plugrl.core.run.process.compiler import (
@@ -40,6 +41,11 @@ _OPTIONS = {
     "compile_threads": 1,
     "size_asserts": False,
 }
+
+#: Gradients by agent and parameter, what a module gave, and norms by agent.
+Results = tuple[
+    dict[str, dict[str, torch.Tensor]], dict[str, torch.Tensor], dict[str, torch.Tensor]
+]
 
 #: Names that begin with ``self``, as versions of torch write them.
 _OF_SELF = re.compile(r"(L\[.)?self\b")
@@ -83,6 +89,11 @@ class CompiledLoss:
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         every = [p for own in learning.values() for p in own]
         self._device = next((p.device.type for p in every), "cpu")
+        self._is_known = all(_is_known(each) for each in module.modules())
+        #: Whether nothing but tensors and options, of which each form has its own graph, can change
+        #: between two calls; what else may, torch.compile looks at each time.
+        self._is_captured = self._is_known and not dynamic and self._device == "cpu"
+        self._graphs: dict[tuple[Any, ...], Callable[..., Results]] = {}
         #: None: gradients are set, and somebody else steps along them.
         self.optimizer: AgentOptimizer | None = None
         if optimizer is not None and optimizer.name == "adam" and self._device == "cpu":
@@ -96,15 +107,16 @@ class CompiledLoss:
         #: Norms before clipping, by agent, of the latest gradients.
         self.norms: dict[str, torch.Tensor] = {}
 
+    def _options(self) -> dict[str, Any]:
+        # Python between the products takes a tenth of a small update.
+        return {**_OPTIONS, **({"cpp_wrapper": True} if self._device == "cpu" else {})}
+
     @cached_property
     def _compiled(self) -> Any:
         # At the first call, as asking for it imports a compiler.
         prepare_compiling()
-        options: dict[str, Any] = dict(_OPTIONS)
-        if self._device == "cpu":
-            # Python between the products takes a tenth of a small update.
-            options["cpp_wrapper"] = True
-        if all(_is_known(module) for module in self._module.modules()):
+        options = self._options()
+        if self._is_known:
             options["guard_filter_fn"] = _about_arguments
         # What torch has compiled, it keeps by code, and about whose it is nothing is asked then.
         function = type(self)._update
@@ -148,7 +160,8 @@ class CompiledLoss:
             # Generators stay outside of graphs, which cannot hold them.
             rows = minibatch.to_dict() | ({} if draw is None else draw(minibatch))
             scales = None if self.optimizer is None else self.optimizer.scales(chosen)
-            gradients, losses, self.norms = self._compiled(chosen, scales, rows, options)
+            update = self._replay if self._is_captured else self._compiled
+            gradients, losses, self.norms = update(chosen, scales, rows, options)
         for agent, own in gradients.items():
             for name, gradient in own.items():
                 self._learning[agent][name].grad = gradient
@@ -160,13 +173,25 @@ class CompiledLoss:
         scales: torch.Tensor | None,
         rows: dict[str, Any],
         options: dict[str, Any],
-    ) -> tuple[
-        dict[str, dict[str, torch.Tensor]], dict[str, torch.Tensor], dict[str, torch.Tensor]
-    ]:
+    ) -> Results:
         """Clipped gradients by agent and parameter, what the module gave, and norms by agent.
 
         There are no gradients where a step was taken along them.
         """
+        learning = {agent: self._learning[agent] for agent in agents}
+        moments = {} if self.optimizer is None else self.optimizer.moments(agents)
+        return self._update_of(learning, moments, {}, scales, rows, options)
+
+    def _update_of(
+        self,
+        learning: Mapping[str, Mapping[str, torch.Tensor]],
+        moments: Mapping[str, Any],
+        resting: Mapping[str, torch.Tensor],
+        scales: torch.Tensor | None,
+        rows: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Results:
+        """As :meth:`_update`, with ``resting`` in the place of the module's other tensors."""
         count = len(next(iter(rows.values())))
 
         def losses_of(
@@ -174,10 +199,10 @@ class CompiledLoss:
         ) -> tuple[torch.Tensor, dict[str, Any]]:
             td = TensorDict(rows, batch_size=[count])
             weights = {name: weight for own in given.values() for name, weight in own.items()}
+            weights |= resting
             losses = dict(func.functional_call(self._module, weights, (td,), options).items())
             return total_loss(losses), losses
 
-        learning = {agent: self._learning[agent] for agent in agents}
         gradients, (_, losses) = func.grad_and_value(losses_of, has_aux=True)(learning)
         norms = {}
         for agent, own in gradients.items():
@@ -190,9 +215,84 @@ class CompiledLoss:
         if self.optimizer is None or scales is None:
             return gradients, losses, norms
         self.optimizer.step_in_graph(
-            {agent: list(own.values()) for agent, own in gradients.items()}, norms, scales
+            {agent: list(own.values()) for agent, own in learning.items()},
+            moments,
+            {agent: list(own.values()) for agent, own in gradients.items()},
+            norms,
+            scales,
         )
         return {}, losses, norms
+
+    def _replay(
+        self,
+        agents: tuple[str, ...],
+        scales: torch.Tensor | None,
+        rows: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Results:
+        """As :meth:`_update`, by a graph of its own for what has the form of these arguments."""
+        given = list(_tensors(rows))
+        forms = [(name, each.dtype, each.shape, each.stride()) for name, each in given]
+        key = (agents, *options.items(), *forms)
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graphs[key] = self._captured(agents, scales, rows, options)
+        return graph(scales, [each for _, each in given])
+
+    def _captured(
+        self,
+        agents: tuple[str, ...],
+        scales: torch.Tensor | None,
+        rows: dict[str, Any],
+        options: dict[str, Any],
+    ) -> Callable[[torch.Tensor | None, list[torch.Tensor]], Results]:
+        """A graph that is called with tensors alone, those of the module and optimizer included.
+
+        To find out that ``torch.compile`` may enter a graph takes a tenth of a small update.
+        """
+        # Here, as it imports a compiler.
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        prepare_compiling()
+        learning = {agent: self._learning[agent] for agent in agents}
+        chosen = {name for own in learning.values() for name in own}
+        named = (*self._module.named_parameters(), *self._module.named_buffers())
+        resting = {name: each for name, each in named if name not in chosen}
+        moments = {} if self.optimizer is None else self.optimizer.moments(agents)
+        scaled = () if scales is None else (scales,)
+        first, form = tree_flatten((learning, moments, resting, scaled, rows))
+        forms = []
+
+        def update(*tensors: Any) -> list[torch.Tensor]:
+            learning, moments, resting, scaled, rows = tree_unflatten(tensors, form)
+            scales = scaled[0] if scaled else None
+            results = self._update_of(learning, moments, resting, scales, rows, options)
+            found, form_of_results = tree_flatten(results)
+            forms.append(form_of_results)
+            return found
+
+        graph = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*first)
+        compiled = torch._inductor.compile(graph, first, options=self._options())
+        weights = [weight for own in learning.values() for weight in own.values()]
+
+        def call(scales: torch.Tensor | None, rows: list[torch.Tensor]) -> Results:
+            # Moments are others after a resume.
+            moments = {} if self.optimizer is None else self.optimizer.moments(agents)
+            changed = [each for own in moments.values() for parts in own for each in parts]
+            scaled = () if scales is None else (scales,)
+            found = compiled(*weights, *changed, *resting.values(), *scaled, *rows)
+            results: Results = tree_unflatten(found, forms[0])
+            return results
+
+        return call
+
+
+def _tensors(rows: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, each in rows.items():
+        if isinstance(each, torch.Tensor):
+            yield name, each
+        else:
+            yield from _tensors(each)
 
 
 def _is_known(module: torch.nn.Module) -> bool:

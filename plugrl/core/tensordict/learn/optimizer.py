@@ -273,9 +273,23 @@ class AgentOptimizer:
                 state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         return _Moments(group, state["exp_avg"], state["exp_avg_sq"], state["step"])
 
+    def moments(
+        self, agents: Iterable[str]
+    ) -> dict[str, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
+        """By agent, for each parameter that learns: both moments and the count of steps.
+
+        They are there from the first call of :meth:`scales` for these agents on.
+        """
+        return {
+            agent: [(each.average, each.square, each.step) for each in self._moments[agent]]
+            for agent in agents
+        }
+
     def step_in_graph(
         self,
-        gradients: Mapping[str, Sequence[torch.Tensor]],
+        parameters: Mapping[str, Iterable[torch.Tensor]],
+        moments: Mapping[str, Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]],
+        gradients: Mapping[str, Iterable[torch.Tensor]],
         norms: Mapping[str, torch.Tensor],
         scales: torch.Tensor,
     ) -> None:
@@ -284,16 +298,18 @@ class AgentOptimizer:
         Where a norm is not finite, nothing of that agent is changed.
 
         Args:
-            gradients: clipped ones, in the order of :attr:`learning`.
+            parameters: by agent, in the order of :attr:`learning`; they are changed.
+            moments: of them, as :meth:`moments` gives them; they are changed too.
+            gradients: of them, clipped.
             norms: of the gradients of each agent.
             scales: what :meth:`scales` gave for these agents.
         """
         beta1, beta2 = self._betas
         number = 0
-        for agent, own in gradients.items():
+        for agent, own in parameters.items():
             is_finite = norms[agent].isfinite()
-            moments = zip(self.learning[agent], own, self._moments[agent], strict=True)
-            for parameter, gradient, (_, average, square, step) in moments:
+            each = zip(own, moments[agent], gradients[agent], strict=True)
+            for parameter, (average, square, step), gradient in each:
                 rate, root = scales[number, 0], scales[number, 1]
                 number += 1
                 new_average = average + (1 - beta1) * (gradient - average)

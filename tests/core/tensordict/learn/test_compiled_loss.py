@@ -143,6 +143,11 @@ def test_a_graph_is_that_of_its_own_module(is_ours: bool, monkeypatch: pytest.Mo
     losses = [CompiledLoss(m, {"a": [m.weight]}, dynamic=False) for m in modules]
     found = [slope_of(loss, module) for loss, module in zip(losses, modules, strict=True)]
     assert found == [2.0, 5.0]
+    # What lies otherwise in memory is not read as the first rows were.
+    apart = TensorDict({"x": torch.tensor([1.0, 9.0, 1.0, 9.0, 1.0])[::2]}, [3])
+    assert losses[0](apart) is not None
+    assert modules[0].weight.grad is not None
+    assert modules[0].weight.grad.item() == 2.0
     if not is_ours:
         # What others wrote may change what it likes.
         modules[0].slope = 3.0

@@ -401,10 +401,13 @@ def test_a_step_can_be_that_of_some_agents():
 def step_as_in_a_graph(optimizer, model, norm=1.0):
     """What a compiled graph holds, uncompiled."""
     with torch.no_grad():
+        scales = optimizer.scales(["a"])
         optimizer.step_in_graph(
+            {"a": model.parameters()},
+            optimizer.moments(["a"]),
             {"a": [parameter.grad for parameter in model.parameters()]},
             {"a": torch.tensor(norm)},
-            optimizer.scales(["a"]),
+            scales,
         )
 
 
