@@ -82,6 +82,10 @@ class Td3Loss(nn.Module):
         generator: draws the noise.
     """
 
+    half_range: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+
     def __init__(
         self,
         agent: Agent,
@@ -102,6 +106,11 @@ class Td3Loss(nn.Module):
         self.distance = DISTANCES[distance]
         self.noise, self.noise_clip = target_policy_noise, target_noise_clip
         self.generator = generator
+        half_range = (1 / critics.scale).view(agent.spaces.action.shape)
+        centre = critics.centre.view(agent.spaces.action.shape)
+        self.register_buffer("half_range", half_range, persistent=False)
+        self.register_buffer("low", centre - half_range, persistent=False)
+        self.register_buffer("high", centre + half_range, persistent=False)
         self._moving = (
             [*self.target_agent.parameters(), *self.target_critics.parameters()],
             [*agent.parameters(), *critics.parameters()],
@@ -146,10 +155,8 @@ class Td3Loss(nn.Module):
         next_action = self.agent.distribution.mode(self.target_agent.policy(next_observation))
         noise = (td if "noise" in td else self.draw_noise(td))["noise"]
         noise = (noise * self.noise).clamp_(-self.noise_clip, self.noise_clip)
-        half_range = (1 / self.critics.scale).view(next_action.shape[1:])
-        centre = self.critics.centre.view(next_action.shape[1:])
-        next_action = next_action + noise * half_range
-        next_action = torch.clamp(next_action, centre - half_range, centre + half_range)
+        next_action = next_action + noise * self.half_range
+        next_action = torch.clamp(next_action, self.low, self.high)
         next_q = self.target_critics(self.agent.encode(next_observation), next_action).amin(0)
         td_target: torch.Tensor = reward + self.gamma * going_on * next_q
         return td_target

@@ -407,14 +407,14 @@ def replay_steps(rows: Rows, part: slice) -> tuple[dict[Key, torch.Tensor], torc
     """Collected steps ``part`` as the replay buffer takes them, and which of them are real."""
     assert rows.action is not None, "no step was taken"
 
-    def flat(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array[part]).flatten(0, 1)
+    def flat(array: np.ndarray, *extra: int) -> torch.Tensor:
+        return torch.from_numpy(array[part].reshape(-1, *array.shape[2:], *extra))
 
     steps: dict[Key, torch.Tensor] = {
         "observation": flat(rows.observation[:-1]),
         "action": flat(rows.action),
         ("next", "observation"): flat(rows.next),
-        ("next", "reward"): flat(rows.reward).unsqueeze(-1),
-        ("next", "terminated"): flat(rows.terminated).unsqueeze(-1),
+        ("next", "reward"): flat(rows.reward, 1),
+        ("next", "terminated"): flat(rows.terminated, 1),
     }
     return steps, flat(rows.real)

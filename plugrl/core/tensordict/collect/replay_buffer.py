@@ -74,15 +74,17 @@ class ReplayBuffer:
         """Keep steps given as one tensor ``[n, ...]`` for each key, where ``valid [n]``."""
         if valid is not None and not valid.all():
             steps = {key: value[valid] for key, value in steps.items()}
-        count = len(steps["observation"])
+        count = steps["observation"].shape[0]
+        if count > self.capacity:
+            steps = {key: value[-self.capacity :] for key, value in steps.items()}
         if count:
-            self._write({key: value[-self.capacity :] for key, value in steps.items()})
+            self._write(steps)
         return count
 
     def _write(self, steps: Mapping[Key, torch.Tensor]) -> None:
         if not self._arrays:
             self._allocate({key: (tuple(v.shape[1:]), v.dtype) for key, v in steps.items()})
-        count = len(steps["observation"])
+        count = steps["observation"].shape[0]
         before_end = min(count, self.capacity - self._next)
         for key, value in steps.items():
             array = self._arrays[key]
@@ -91,7 +93,9 @@ class ReplayBuffer:
                     f"the replay buffer holds {key} as {array.dtype} {list(array.shape[1:])} and "
                     f"was given {value.dtype} {list(value.shape[1:])}; all steps need one form"
                 )
-            array[self._next : self._next + before_end] = value[:before_end]
+            # Not by slices: after each step of one environment these would take twice as long.
+            first = value if before_end == count else value[:before_end]
+            array.narrow(0, self._next, before_end).copy_(first)
             if before_end < count:
                 array[: count - before_end] = value[before_end:]
         self._next = (self._next + count) % self.capacity
