@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from enum import EnumType
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,8 @@ def api() -> str:
 def _shown_signature(value: Any) -> str:
     if isinstance(value, type) and issubclass(value, Exception) and "__init__" not in vars(value):
         return "(message: str)"
+    if isinstance(value, EnumType):
+        return f" = {' | '.join(value.__members__)}"
     return signature_of(value)
 
 
