@@ -130,8 +130,8 @@ def test_everything_that_is_imported_is_declared(setup_cfg):
     declared = requirements(setup_cfg["options"]["install_requires"])
     for extra, text in setup_cfg["options.extras_require"].items():
         declared += requirements(text) if extra != "dev" else []
-    # transformers requires tokenizers and decides which versions of it fit; torch brings triton where
-    # it is built for GPUs.
+    # transformers requires tokenizers and decides which versions of it fit; torch brings triton
+    # where it is built for GPUs.
     names = {need.name.lower() for need in declared} | {"plugrl", "tokenizers", "triton"}
     assert {name for name in imported_distributions() if name.lower() not in names} == set()
 
