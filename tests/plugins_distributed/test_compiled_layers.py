@@ -41,6 +41,14 @@ def test_compiled_ranks_learn_what_one_device_does(one_rank):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= graphs + 3
 
 
+@pytest.mark.slow
+def test_two_compiled_ranks_learn_what_one_device_does(ranks):
+    service = ranks(MODEL, {"compile": True}, timeout=900.0)
+    found = trained(service)
+    assert service.state_dict()["compiled"]
+    assert_close(found, trained(local(MODEL, {"compile": False})))
+
+
 @pytest.mark.integration
 def test_ranks_that_cannot_compile_go_on_as_they_were(one_rank, monkeypatch, caplog, tmp_path):
     torch._dynamo.reset()
