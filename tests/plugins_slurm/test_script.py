@@ -46,11 +46,10 @@ PYTHON = f"""\
 keys = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "PLAIN")
 print(json.dumps([sys.argv[1:], os.getcwd(), {{k: os.environ.get(k) for k in keys}}]))' "$@" \
  > "$KEPT/run.part"
+# Before its test sees that it runs, and sends the signal.
+[ -z "$WAIT" ] || trap 'sleep 0.2; echo saved > "$KEPT/saved"; exit 143' TERM
 mv "$KEPT/run.part" "$KEPT/run"
-if [ -n "$WAIT" ]; then
-  trap 'sleep 0.2; echo saved > "$KEPT/saved"; exit 143' TERM
-  while :; do sleep 0.05; done
-fi
+while [ -n "$WAIT" ]; do sleep 0.05; done
 exit "${{CODE:-0}}"
 """
 
