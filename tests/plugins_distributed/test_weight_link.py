@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from plugrl.plugins.distributed.weight_link import (
     Arriving,
+    HostCopy,
     Link,
     Receiver,
     Sender,
@@ -179,3 +180,22 @@ def test_buckets_hold_whole_weights_in_their_order():
 def test_processes_of_a_machine_share_its_memory():
     assert memory_name("cpu") == memory_name("cpu")
     assert memory_name("cpu").startswith("cpu ")
+
+
+def test_a_copy_on_the_host_has_what_was_sent_last():
+    copy = HostCopy("cpu")
+    assert copy.weights() == {}
+    for added in (1, 2):
+        for bucket in BUCKETS:
+            flat = torch.zeros(size_of(bucket), dtype=torch.uint8)
+            copy.let_write(flat)
+            for slot, place in views(bucket, flat):
+                place.copy_(WEIGHTS[slot.names[0]] + added)
+            copy.take(bucket, flat)
+            # The rank uses its memory for the next bucket.
+            flat.zero_()
+    kept = copy.weights()
+    assert kept.keys() == {*WEIGHTS, "head"}
+    assert torch.equal(kept["head"], WEIGHTS["embedding"] + 2)
+    for name, value in WEIGHTS.items():
+        assert torch.equal(kept[name], value + 2), name

@@ -22,11 +22,11 @@ from plugrl.plugins.distributed.rank_service import RankTrainService
 from plugrl.plugins.distributed.sharding import make_mesh
 from plugrl.plugins.distributed.weight_link import (
     Bucket,
+    HostCopy,
     Link,
     Sender,
     TransferError,
     memory_name,
-    views,
 )
 
 if TYPE_CHECKING:
@@ -41,13 +41,8 @@ class RankWorker:
         self._spread: dict[str, torch.Tensor] = {}
         self._sender: Sender | None = None
         self._store: dist.Store | None = None
-        #: Copies of the weights that engines have, on the host: by name, and the bytes of each
-        #: bucket by the name of its first weight.
-        self._sent: dict[str, torch.Tensor] = {}
-        self._kept: dict[str, torch.Tensor] = {}
-        #: Makes them, on a GPU, and when it has those of a memory.
-        self._copies: torch.cuda.Stream | None = None
-        self._copied: dict[int, torch.cuda.Event] = {}
+        #: Of the first rank, once it has sent weights.
+        self._copy: HostCopy | None = None
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of this class; dicts of tensors are packed on their way."""
@@ -71,7 +66,6 @@ class RankWorker:
         """
         if device == "cuda":
             torch.cuda.set_device(0)
-            self._copies = torch.cuda.Stream()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
             init_method=f"tcp://{address}:{port}",
@@ -116,7 +110,7 @@ class RankWorker:
     def drop(self) -> None:
         """Forget the model."""
         self._service, self._spread = None, {}
-        self._sender, self._store, self._sent, self._kept = None, None, {}, {}
+        self._sender, self._store, self._copy = None, None, None
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -146,13 +140,17 @@ class RankWorker:
             What went wrong at an engine; empty: nothing.
         """
         rank, service = dist.get_rank(), self.service
+        if rank == 0 and self._copy is None:
+            self._copy = HostCopy(service.device)
+        copy = self._copy
 
         def fill(bucket: Bucket, flat: torch.Tensor | None) -> None:
-            if flat is not None:
-                self._await_copy(flat)
+            if copy is None or flat is None:
+                service.fill(bucket, flat)
+                return
+            copy.let_write(flat)
             service.fill(bucket, flat)
-            if rank == 0 and flat is not None:
-                self._keep(bucket, flat)
+            copy.take(bucket, flat)
 
         sender, self._sender = self._sender, None
         try:
@@ -167,32 +165,9 @@ class RankWorker:
             torch.cuda.current_stream().synchronize()
         return ""
 
-    def _keep(self, bucket: Bucket, flat: torch.Tensor) -> None:
-        """Copy a bucket to the host, beside what the GPU does next."""
-        first = bucket[0].names[0]
-        if first not in self._kept:
-            kept = torch.empty_like(flat, device="cpu", pin_memory=flat.is_cuda)
-            self._kept[first] = kept
-            self._sent |= {name: own for slot, own in views(bucket, kept) for name in slot.names}
-        if self._copies is None:
-            self._kept[first].copy_(flat)
-            return
-        self._copies.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._copies):
-            self._kept[first].copy_(flat, non_blocking=True)
-            flat.record_stream(self._copies)
-            self._copied[flat.data_ptr()] = self._copies.record_event()
-
-    def _await_copy(self, flat: torch.Tensor) -> None:
-        """Let the GPU write to a bucket's memory once the copy of what it held is made."""
-        if (copied := self._copied.pop(flat.data_ptr(), None)) is not None:
-            torch.cuda.current_stream().wait_event(copied)
-
     def sent_weights(self) -> dict[str, torch.Tensor]:
         """The weights that engines have had last, of the first rank; empty on others."""
-        if self._copies is not None:
-            self._copies.synchronize()
-        return self._sent
+        return {} if self._copy is None else self._copy.weights()
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of the service."""

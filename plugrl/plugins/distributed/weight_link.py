@@ -6,6 +6,7 @@
    (``RankTrainService.fill``) and hands it over with its :class:`Sender`.
 3. Each engine: ``EngineActor.receive`` has a :class:`Receiver`, and its engine reads the weights
    from :class:`Arriving`, bucket after bucket.
+4. The first rank keeps a :class:`HostCopy`.
 
 An engine on the card of a rank, or on its machine where there are no cards, reads the memory of
 that rank. Others get a broadcast of rank 0, by NCCL between cards and by gloo between CPUs.
@@ -400,6 +401,49 @@ class Arriving(Mapping[str, torch.Tensor]):
         self._come += 1
         self._there |= {name: value for slot, value in views(bucket, flat) for name in slot.names}
         return True
+
+
+class HostCopy:
+    """The weights that were sent last, on the host of their rank, for engines that take over.
+
+    Args:
+        device: on which the rank computes; on a GPU, copies are made beside what it does next.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._weights: dict[str, torch.Tensor] = {}
+        #: The bytes of each bucket, by the name of its first weight.
+        self._flats: dict[str, torch.Tensor] = {}
+        self._stream = torch.cuda.Stream() if device.startswith("cuda") else None
+        #: When the last copy of a memory is made, by its address.
+        self._made: dict[int, torch.cuda.Event] = {}
+
+    def let_write(self, flat: torch.Tensor) -> None:
+        """Have what the GPU does next to a memory wait until its copy is made."""
+        if (made := self._made.pop(flat.data_ptr(), None)) is not None:
+            torch.cuda.current_stream().wait_event(made)
+
+    def take(self, bucket: Bucket, flat: torch.Tensor) -> None:
+        """Copy a bucket."""
+        first = bucket[0].names[0]
+        if first not in self._flats:
+            own = torch.empty_like(flat, device="cpu", pin_memory=flat.is_cuda)
+            self._flats[first] = own
+            self._weights |= {n: value for slot, value in views(bucket, own) for n in slot.names}
+        if self._stream is None:
+            self._flats[first].copy_(flat)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._flats[first].copy_(flat, non_blocking=True)
+            flat.record_stream(self._stream)
+            self._made[flat.data_ptr()] = self._stream.record_event()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """All of them by name."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        return self._weights
 
 
 def _shared(flats: Sequence[torch.Tensor]) -> bytes:
