@@ -174,7 +174,9 @@ def summary(found: dict[str, Any], tokens: int) -> dict[str, Any]:
     phases = found["phases"]
     row: dict[str, Any] = {
         "step_seconds": seconds,
+        "each_step_seconds": found["seconds"],
         "first_step_seconds": found["first_step_seconds"],
+        "last_step_after": found["last_step_after"],
         "tokens_per_second": tokens / seconds,
         "phases": {n: statistics.median(p.get(n, 0.0) for p in phases) for n in phases[0]},
     }

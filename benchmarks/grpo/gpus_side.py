@@ -37,7 +37,9 @@ class NotedGrpo(SelfHostedGrpoTrainer):
 
     def _end_step(self, step: int, metrics: dict[str, float]) -> None:
         super()._end_step(step, metrics)
-        ENDS.append(time.perf_counter())
+        # Step 0 is what a run reports before its first one.
+        if step > 0:
+            ENDS.append(time.perf_counter())
 
 
 def note_syncs() -> None:
@@ -64,6 +66,7 @@ def main() -> None:
     moved = max((row.get("sync/bytes", 0) for row in rows), default=0)
     found = {
         "first_step_seconds": ENDS[0] - BEGAN,
+        "last_step_after": ENDS[-1] - BEGAN,
         "seconds": seconds,
         "phases": [
             {n: v for n, v in r.items() if n.startswith("time/") and n != "time/unix"} for r in rows
