@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 def process_group():
     """This process is the only rank of a group."""
     from plugrl.plugins.distributed.rank import RankWorker
-    from plugrl.plugins.distributed.rank_actor import own_place
+    from plugrl.plugins.distributed.rank_actor import open_server
 
-    worker = RankWorker()
-    host, port, _ = own_place()
-    worker.join(0, 1, host, port, "cpu", 60.0)
+    server = open_server()
+    host, port = server.getsockname()
+    RankWorker(server).join(0, 1, host, port, "cpu", 60.0)
     yield
     dist.destroy_process_group()
 

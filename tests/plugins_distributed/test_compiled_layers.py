@@ -30,6 +30,7 @@ def rank_of(service):
 @pytest.mark.slow
 def test_compiled_ranks_learn_what_one_device_does(one_rank):
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     # More models than torch compiles one function for by itself, at three graphs each.
     adapted = spec("tied", adapter={})
     services = [one_rank(model, {"compile": True}) for model in (MODEL, MODEL, adapted)]
@@ -37,6 +38,8 @@ def test_compiled_ranks_learn_what_one_device_does(one_rank):
     for service, model in zip(services, (MODEL, MODEL, adapted), strict=True):
         assert rank_of(service).is_compiled
         assert_close(trained(service), trained(local(model, {"compile": False})))
+    # A layer is one graph, as it is without ranks.
+    assert not torch._dynamo.utils.counters["graph_break"]
     # Two rows of the tests' batch at most have sizes that the first passes had not.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= graphs + 3
 

@@ -119,3 +119,28 @@ def test_what_one_rank_goes_backward_from_all_do():
 @pytest.mark.parametrize("leaves", [[None, {"log_probs": leaf(None)}], [{"log_probs": leaf(None)}]])
 def test_without_any_gradient_nobody_goes_backward(leaves):
     assert gradients_of(leaves) == [None] * len(leaves)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(2, 20), st.integers(0, 7)), min_size=1, max_size=16),
+    st.integers(1, 4),
+    st.integers(20, 60),
+)
+def test_a_rank_is_idle_only_where_it_has_fewer_units_than_there_are_passes(rows, ranks, tokens):
+    lengths, unit = zip(*rows, strict=True)
+    made = rows_of(lengths, list(unit))
+    plan = Plan.of(made, ranks, size=64, tokens=tokens, packs=True)
+    for share, parts in zip(spread_rows(made, ranks), zip(*plan.passes, strict=True), strict=True):
+        own = [part.rows.tolist() for part in parts if part.rows is not None]
+        assert sorted(row for rows in own for row in rows) == share
+        units = {unit[row] for row in share}
+        assert len(own) == min(len(units), len(plan.passes))
+
+
+def test_the_passes_of_a_rank_are_about_equal():
+    # 128 rows of 500 tokens are five passes of at most 32 rows, by hand: 26 x 4 + 24.
+    plan = Plan.of(rows_of([500] * 256), 2, size=64, tokens=15_900, packs=True)
+    assert [[len(part.rows) for part in parts] for parts in plan.passes] == [[26, 26]] * 4 + [
+        [24, 24]
+    ]

@@ -103,10 +103,10 @@ def test_a_plan_by_hand():
     assert (one.gathered, one.received, one.synced) == (0, 0, 500)
     four = DevicePlan.of(shape, 4, split=4, **PLAN)
     assert (four.weights, four.gradients, four.moments) == (250, 250, 500)
-    # 2 (2 x 100 + 50) of weights, 6 x (100 + 50) of gradients.
+    # 2 x 250 of weights, 6 x (100 + 50) of gradients.
     assert four.gathered == 500 + 900
-    # Three quarters of 2 x (400 + 50) and 4 x 250.
-    assert four.received == 0.75 * (900 + 1000)
+    # Three quarters of 2 x 250 and 4 x 250.
+    assert four.received == 0.75 * (500 + 1000)
     copies = DevicePlan.of(shape, 4, split=1, **PLAN)
     assert (copies.weights, copies.moments) == (1000, 2000)
     # Twice three quarters of the gradient.
@@ -138,10 +138,26 @@ def test_copies_on_machines_by_hand():
     """Four devices of two machines: halves of everything, and a copy of each half."""
     plan = DevicePlan.of(SHAPE, 4, split=2, **PLAN)
     assert (plan.weights, plan.gradients, plan.moments) == (500, 500, 1000)
-    # Half of 2 x (400 + 50) and 4 x 250 within the machine; then the half of the gradient, 500,
-    # is summed with the other machine: twice a half of it.
-    assert plan.received == 950 + 500
+    # Half of 2 x 250 and 4 x 250 within the machine; then the half of the gradient, 500, is summed
+    # with the other machine: twice a half of it.
+    assert plan.received == 750 + 500
     assert plan.gathered == DevicePlan.of(SHAPE, 4, split=4, **PLAN).gathered
+
+
+def test_weights_of_more_than_4_gib_are_gathered_layer_by_layer():
+    million = 10**6
+    shape = replace(
+        SHAPE, layers=10, layer=200 * million, root=150 * million, trained=2150 * million
+    )
+    # 4.3 GB, of which 4.29 GB would stay.
+    four = DevicePlan.of(shape, 4, split=4, **PLAN)
+    # 2 (2 x 200 + 150) of weights, 6 x (200 + 150) of gradients.
+    assert four.gathered == (1100 + 2100) * million
+    # Three quarters of 2 x (2 x 2000 + 150) and 4 x 2150.
+    assert four.received == 0.75 * (8300 + 8600) * million
+    smaller = replace(shape, root=147 * million, trained=2147 * million)
+    # 2 x 2147 of weights, 6 x (200 + 147) of gradients.
+    assert DevicePlan.of(smaller, 4, split=4, **PLAN).gathered == (4294 + 2082) * million
 
 
 # On 8 devices of 2 machines, with 8 bytes of moments for each of 596,049,920 parameters.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from plugrl.core.run.process import cluster as configured
 from plugrl.core.text.models import Models
 from plugrl.plugins.distributed import ranks as ranks_module
 from plugrl.plugins.distributed import train_service
+from plugrl.plugins.distributed.rank_actor import RankActor
 from plugrl.plugins.distributed.train_service import FsdpTrainService
 from plugrl.plugins.ray import replicas as replicas_module
 from plugrl.plugins.ray.engines import RayInferenceService
@@ -28,6 +30,15 @@ ENGINE = {
     "custom_inference_service_module_path": str(Path(__file__).with_name("late_engine.py")),
     "custom_inference_service_class_name": "LateEngine",
 }
+
+
+def test_nobody_gets_the_port_of_a_rank_before_it_joins():
+    actor = RankActor()
+    host, port, process = actor.place()
+    assert process == os.getpid()
+    with pytest.raises(OSError, match="in use"):
+        socket.create_server((host, port), reuse_port=False)
+    actor._server.close()
 
 
 class Loading:

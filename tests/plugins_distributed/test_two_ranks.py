@@ -17,6 +17,8 @@ from here import ROWS, SIZES, batch, local, loss, moments, spec
 from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
 from plugrl.core.run.checkpoints import checkpoint
+from plugrl.core.run.process import determinism
+from plugrl.plugins.distributed import plan, train_service
 from plugrl.plugins.distributed.plan import DevicePlan
 from plugrl.plugins.transformers.model_shape import ModelShape
 from plugrl.testing.suite.test_train_service import TrainServiceContract
@@ -64,6 +66,61 @@ def test_the_gradient_is_that_of_one_process(ranks, case):
     assert found[1]["grad_norm"] == pytest.approx(wanted[1]["grad_norm"], rel=1e-6)
     # A tenth of the clipped gradient each; so is the bound.
     assert_close(moments(expected), moments(ours), 1e-7)
+
+
+def room(size):
+    """What sets the bytes of whole weights that an actor keeps."""
+
+    def put(actor):
+        from plugrl.plugins.distributed import plan
+
+        plan._ROOM = size
+
+    return put
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("case", ["tied, in micro-batches", "copies on each", "adapter"])
+def test_weights_that_are_gathered_layer_by_layer_give_the_same_gradient(
+    ranks, cluster, case, monkeypatch
+):
+    """As those of more than 4 GiB are; those of the other tests stay during a step."""
+    taken = []
+    take, kept = train_service.take_ranks, plan._ROOM
+
+    def small(*key):
+        taken.append(take(*key))
+        cluster.get([actor.__ray_call__.remote(room(0)) for actor in taken[-1]._actors])
+        return taken[-1]
+
+    monkeypatch.setattr(train_service, "take_ranks", small)
+    model, options = CASES[case]
+    ours, expected = ranks(model, options), local(model, without(options))
+    try:
+        for _ in range(2):
+            step(ours, options)
+            step(expected, options)
+        assert_close(moments(expected), moments(ours), 2e-7)
+        found, wanted = (each.compute_log_prob(batch()) for each in (ours, expected))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
+    finally:
+        # Others use the actors again.
+        cluster.get([actor.__ray_call__.remote(room(kept)) for actor in taken[0]._actors])
+
+
+@pytest.mark.integration
+def test_ranks_are_as_deterministic_as_their_run(ranks, cluster):
+    def modes():
+        asked = lambda actor: torch.are_deterministic_algorithms_enabled()  # noqa: E731
+        return cluster.get([a.__ray_call__.remote(asked) for a in ranks(spec()).ranks._actors])
+
+    determinism.configure(True)
+    try:
+        assert modes() == [True, True]
+    finally:
+        determinism.configure(False)
+    # Ranks are used again by the next model.
+    assert modes() == [False, False]
 
 
 # A row alone leaves a rank without any; one long row against many gives unequal numbers of passes.
@@ -164,8 +221,9 @@ def test_two_ranks_hold_and_receive_what_was_planned(ranks, tmp_path):
     source = ConfigView({**spec().source.to_dict(), "config": config}, checked=True)
     service = ranks(replace(spec(), source=source))
     shape = ModelShape.of(ConfigView({"source": source, "train": TRAIN}, checked=True))
-    plan = DevicePlan.of(shape, 2, split=2, tokens=64, computed_again=False, head_tokens=64)
+    planned = DevicePlan.of(shape, 2, split=2, tokens=64, computed_again=False, head_tokens=64)
     service.forward_backward(batch(), loss({}))
+    service.optimizer_step()
     before = [received_bytes(process) for process in service.ranks.processes]
     service.forward_backward(batch(), loss({}))
     received = [
@@ -177,9 +235,9 @@ def test_two_ranks_hold_and_receive_what_was_planned(ranks, tmp_path):
     sizes = [file.stat().st_size for file in sorted((path / "shards-0").iterdir())]
     assert len(sizes) == 2
     for size, came in zip(sizes, received, strict=True):
-        assert size == pytest.approx(plan.weights + plan.moments, rel=0.02)
+        assert size == pytest.approx(planned.weights + planned.moments, rel=0.02)
         # gloo reduces gradients to all ranks, then takes the part: half of them more.
-        assert came == pytest.approx(plan.received + plan.gradients, rel=0.05)
+        assert came == pytest.approx(planned.received + planned.gradients, rel=0.05)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from waiting import DEADLINE, wait_until
 
 from plugrl.core.errors import ConfigError, ContractError, RunError
 from plugrl.core.experiment import prepare, resume, start
+from plugrl.core.run.process import determinism
 from plugrl.core.run.records.places import read_places
 from plugrl.core.text.inference.completions import complete_requests
 from plugrl.core.text.inference.requests import GenerationRequest
@@ -88,6 +89,18 @@ def kill(service, number):
 def stop(service, number):
     """Have a replica answer nothing."""
     os.kill(int(service.replicas.places[number]["pid"]), signal.SIGSTOP)
+
+
+def test_an_engine_is_as_deterministic_as_its_run(ray):
+    determinism.configure(True)
+    try:
+        service = loaded(RayInferenceService({"engine": ENGINE}))
+    finally:
+        determinism.configure(False)
+    asked = lambda actor: torch.are_deterministic_algorithms_enabled()  # noqa: E731
+    actors = [seat.actor for seat in service.replicas._seats]
+    assert ray.get([actor.__ray_call__.remote(asked) for actor in actors]) == [True]
+    service.close()
 
 
 class Asking:

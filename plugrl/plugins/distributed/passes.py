@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -51,22 +52,22 @@ class Plan:
             tokens: of a micro-batch.
             packs: whether the model takes rows without padding.
         """
+        shares = [
+            (torch.tensor(rows), batch if ranks == 1 else batch.select(rows))
+            for rows in spread_rows(batch, ranks)
+        ]
+        split = partial(micro_batches, size=size, tokens=tokens, packs=packs, device="cpu")
+        given = [list(split(share)) if len(share) else [] for _, share in shares]
+        # As many for all, so that none is idle while others compute.
+        most = max(map(len, given))
         columns: list[list[Part]] = []
         untrained: list[Batch] = []
-        for rows in spread_rows(batch, ranks):
+        for (rows, share), parts in zip(shares, given, strict=True):
             columns.append([])
-            share = batch if ranks == 1 else batch.select(rows)
-            given = micro_batches(
-                share,
-                size=size,
-                tokens=tokens,
-                packs=packs,
-                device="cpu",
-            )
-            for part in given if len(share) else ():
-                own = torch.tensor(rows)[part.rows]
+            equal = parts if len(parts) in (0, most) else split(share, at_least=most)
+            for part in equal:
                 if _trains(part.batch):
-                    columns[-1].append(Part(own, part.batch, _sent(part)))
+                    columns[-1].append(Part(rows[part.rows], part.batch, _sent(part)))
                 else:
                     untrained.append(part.batch)
         count = max(map(len, columns))

@@ -15,10 +15,17 @@ from plugrl.plugins.transformers.outline import options_of
 
 #: Bytes of a number of a gradient that is reduced over devices.
 _REDUCED = 4
+#: Bytes of whole weights that a rank has room for at any time.
+_ROOM = 4 * 2**30
 #: Gradients of a layer's states that are there at the same time, as a share of the states.
 _UNDER_WAY = 0.4
 #: What the optimizers are called.
 _OPTIMIZERS = {"adamw": "AdamW", "adamw_8bit": "AdamW in 8 bits", "muon": "Muon and AdamW"}
+
+
+def stays_gathered(nbytes: int) -> bool:
+    """Whether whole weights of ``nbytes`` are gathered once a step, in place of twice a pass."""
+    return nbytes <= _ROOM
 
 
 @dataclass(frozen=True)
@@ -71,11 +78,14 @@ class DevicePlan:
         """
         adapter = shape.trained < shape.parameters
         frozen = shape.parameters if adapter else 0
-        # Two layers: the one that is computed, and the next, which is fetched meanwhile. Where all
-        # is trained, their gradients: as computed, and in float32 to be reduced.
-        layer_bytes = shape.bytes * 2 + (0 if adapter else shape.bytes + _REDUCED)
-        root_bytes = shape.bytes + (0 if adapter else shape.bytes + _REDUCED)
-        gathered = shape.layer * layer_bytes + shape.root * root_bytes if devices > 1 else 0
+        # All weights, or two layers: the one that is computed, and the next, which is fetched
+        # meanwhile.
+        whole = shape.parameters * shape.bytes
+        kept = stays_gathered(whole)
+        gathered = whole if kept else (2 * shape.layer + shape.root) * shape.bytes
+        if not adapter:
+            # Gradients of a layer: as computed, and in float32 to be reduced.
+            gathered += (shape.layer + shape.root) * (shape.bytes + _REDUCED)
         states = shape.states(tokens)
         gradients = int(states * _UNDER_WAY)
         logits = shape.logits(min(tokens, head_tokens))
@@ -87,14 +97,14 @@ class DevicePlan:
             activations = states * shape.layers + max(gradients, logits)
         other = (split - 1) / split
         copies = devices // split
-        fetched = 2 * shape.layers * shape.layer + shape.root
+        fetched = shape.layers * shape.layer * (1 if kept else 2) + shape.root
         received = other * (fetched * shape.bytes + shape.trained * _REDUCED)
         received += 2 * (copies - 1) / copies * shape.trained * _REDUCED / split
         return cls(
             weights=(shape.trained * shape.kept + frozen * shape.bytes) // split,
             gradients=shape.trained * shape.kept // split,
             moments=shape.moments // split,
-            gathered=gathered,
+            gathered=gathered if devices > 1 else 0,
             activations=activations,
             received=int(received),
             synced=shape.parameters * shape.bytes,
@@ -136,7 +146,7 @@ def device_rows(model: Any, devices: int, machines: int = 1) -> list[tuple[str, 
         ("weights a device", format_gib(plan.weights)),
         ("gradients a device", format_gib(plan.gradients)),
         (f"moments of {optimizer} a device", format_gib(plan.moments)),
-        ("gathered layers a device, at most", format_gib(plan.gathered)),
+        ("gathered weights and gradients, at most", format_gib(plan.gathered)),
         (f"activations of {tokens:,} tokens, about", format_gib(plan.activations)),
         ("memory a device, about", format_gib(plan.memory)),
         ("received a device and pass", format_gib(plan.received)),

@@ -6,6 +6,7 @@ It knows nothing of who started it: :mod:`plugrl.plugins.distributed.ranks` does
 from __future__ import annotations
 
 import gc
+import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from plugrl.core.run.checkpoints.shards import SavedShards, Shard
+from plugrl.core.run.process import determinism
 from plugrl.core.run.process.heap import rare_collections
 from plugrl.plugins.distributed import shard_files, wire
 from plugrl.plugins.distributed.rank_service import RankTrainService
@@ -34,9 +36,14 @@ if TYPE_CHECKING:
 
 
 class RankWorker:
-    """One rank of a process group, with its part of a model."""
+    """One rank of a process group, with its part of a model.
 
-    def __init__(self) -> None:
+    Args:
+        server: listens where the ranks meet, if this is the first one.
+    """
+
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
         self._service: RankTrainService | None = None
         self._spread: dict[str, torch.Tensor] = {}
         self._sender: Sender | None = None
@@ -57,7 +64,7 @@ class RankWorker:
             rank: of this process.
             workers: how many ranks there are.
             address: of the machine of rank 0.
-            port: a free one there.
+            port: of its server.
             device: ``cpu`` or ``cuda``.
             timeout: seconds that a collective may take.
 
@@ -66,18 +73,36 @@ class RankWorker:
         """
         if device == "cuda":
             torch.cuda.set_device(0)
+        limit = timedelta(seconds=timeout)
+        first = rank == 0
+        store = dist.TCPStore(
+            address,
+            port,
+            is_master=first,
+            timeout=limit,
+            wait_for_workers=False,
+            # It closes what it is given.
+            master_listen_fd=self._server.detach() if first else None,
+        )
+        self._server.close()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
-            init_method=f"tcp://{address}:{port}",
+            store=store,
             rank=rank,
             world_size=workers,
-            timeout=timedelta(seconds=timeout),
+            timeout=limit,
         )
         return memory_name(device) if device == "cuda" else ""
 
     @rare_collections()
     def load(
-        self, config: Any, spec: ModelSpec, turn: int, turns: int, threads: int
+        self,
+        config: Any,
+        spec: ModelSpec,
+        turn: int,
+        turns: int,
+        threads: int,
+        deterministic: bool,
     ) -> dict[str, Any]:
         """Load a model and keep this rank's part of it.
 
@@ -87,12 +112,14 @@ class RankWorker:
             turn: of this rank among those of its machine: each holds the whole model for a moment.
             turns: ranks of a machine.
             threads: of torch.
+            deterministic: ``settings.deterministic``.
 
         Returns:
             What the driver has to know of it.
         """
         self.drop()
         torch.set_num_threads(threads)
+        determinism.configure(deterministic)
         mesh = make_mesh(spec.device, dist.get_world_size(), config.shard, turns)
         service = RankTrainService(config, mesh)
         for number in range(turns):

@@ -17,10 +17,12 @@ class RankActor:
 
     def __init__(self) -> None:
         self._worker: RankWorker | None = None
+        # It listens from now on, so that nobody else gets its port before the ranks join.
+        self._server = open_server()
 
     def place(self) -> tuple[str, int, int]:
-        """The address of this machine, a free port, and the number of the process."""
-        return own_place()
+        """The address of this machine, a port that is this rank's, and the process's number."""
+        return (*self._server.getsockname()[:2], os.getpid())
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the rank; dicts of tensors are packed on their way."""
@@ -28,15 +30,13 @@ class RankActor:
             with rare_collections():
                 from plugrl.plugins.distributed.rank import RankWorker
 
-                self._worker = RankWorker()
+                self._worker = RankWorker(self._server)
         return self._worker.call(method, *args)
 
 
-def own_place() -> tuple[str, int, int]:
-    """The address by which other machines reach this one, a free port, the process's number."""
-    host = _own_address()
-    with socket.create_server((host, 0)) as server:
-        return host, int(server.getsockname()[1]), os.getpid()
+def open_server() -> socket.socket:
+    """A socket that listens at the address by which other machines reach this one."""
+    return socket.create_server((_own_address(), 0))
 
 
 def _own_address() -> str:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from plugrl.core.text.inference.tokenizer import Tokenizer
 from plugrl.core.text.learn.optimizer import AdamParams
+from plugrl.plugins.distributed.plan import stays_gathered
 from plugrl.plugins.distributed.sharding import LocalShards, Passes, shard
 from plugrl.plugins.distributed.weight_link import Bucket, Slot, gather_parts, views
 from plugrl.plugins.transformers.merging import Product, merge
@@ -76,7 +77,8 @@ class RankTrainService(LocalTrainService):
         wish = self.config.master_weights
         self._raised = self._dtype != torch.float32 and wish in (True, "auto")
         self._passes = Passes(self._model, self._forward)
-        self._parts = shard(self._passes, self._mesh, masters=self._raised)
+        self._kept = stays_gathered(self._model.num_parameters() * self._dtype.itemsize)
+        self._parts = shard(self._passes, self._mesh, masters=self._raised, kept=self._kept)
 
     @contextmanager
     def _within_memory(self, shortage: Callable[[], str]) -> Iterator[None]:
@@ -153,7 +155,7 @@ class RankTrainService(LocalTrainService):
         assert self._pending is not None
         (log_probs, extras), self._pending = self._pending, None
         if gradients is None:
-            self._reshard()
+            self._end_pass()
             return
         made = {"log_probs": log_probs, **extras}
         given = {name: value for name, value in gradients.items() if made[name].requires_grad}
@@ -168,7 +170,7 @@ class RankTrainService(LocalTrainService):
         self._set_dropout(False)
         part = self._on_device(part)
         log_probs, extras = self._passes(part, () if name == "log_probs" else (name,))
-        self._reshard()
+        self._end_pass()
         return {"log_probs": log_probs, **extras}[name].cpu()
 
     def _on_device(self, part: MicroBatch) -> MicroBatch:
@@ -190,6 +192,11 @@ class RankTrainService(LocalTrainService):
         seed = int(torch.randint(2**62, ()))
         if dist.get_rank() > 0 or self._device != "cpu":
             torch.manual_seed(seed + dist.get_rank())
+
+    def _end_pass(self) -> None:
+        """Forget gathered weights, which no backward pass does, unless they stay for the next."""
+        if not self._kept:
+            self._reshard()
 
     def _reshard(self) -> None:
         """Forget gathered weights, which an optimizer step makes stale."""

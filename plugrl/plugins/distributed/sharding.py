@@ -63,7 +63,7 @@ class Passes(torch.nn.Module):
         return self._forward.log_probs(part), {}
 
 
-def shard(passes: Passes, mesh: DeviceMesh, *, masters: bool) -> list[FSDPModule]:
+def shard(passes: Passes, mesh: DeviceMesh, *, masters: bool, kept: bool) -> list[FSDPModule]:
     """Split the parameters of a model over ``mesh``, layer by layer; the root comes last.
 
     Gradients are summed over ranks, not averaged: loss weights hold the denominator of all ranks.
@@ -73,6 +73,8 @@ def shard(passes: Passes, mesh: DeviceMesh, *, masters: bool) -> list[FSDPModule
         mesh: as :func:`make_mesh` gives it.
         masters: hold trained parameters in float32, of which each pass computes with a copy in
             the model's data type.
+        kept: gathered weights stay until a part is resharded; else they are gathered for each
+            pass, forward and backward.
     """
     dtype = passes.model.dtype
     policy = MixedPrecisionPolicy(
@@ -85,16 +87,22 @@ def shard(passes: Passes, mesh: DeviceMesh, *, masters: bool) -> list[FSDPModule
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
     for layer in layers_of(passes.model):
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=not kept, mp_policy=policy)
     if passes.value_head is not None:
         # In float32, as without ranks.
-        fully_shard(passes.value_head, mesh=mesh, reshard_after_forward=True)
+        fully_shard(passes.value_head, mesh=mesh, reshard_after_forward=not kept)
     fully_shard(passes, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
     parts: list[FSDPModule] = [each for each in passes.modules() if isinstance(each, FSDPModule)]
     for part in parts:
         part.set_gradient_divide_factor(1.0)
         # gloo has no other reduction.
         part.set_force_sum_reduction_for_comms(True)
+        part.set_reshard_after_backward(not kept, recurse=False)
+    for module in passes.modules():
+        # Layers are compiled inside of what FSDP does around them. Of a module with this mark a
+        # compiler takes every number for one that changes, such as the width of a head, and cuts
+        # the graph where attention asks for it.
+        module._is_fsdp_managed_module = False  # type: ignore[assignment]
     return parts
 
 

@@ -19,6 +19,7 @@ from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError, RunError
 from plugrl.core.run.checkpoints.shards import SavedShards, ShardedState
+from plugrl.core.run.process import determinism
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.endpoint.clients.callables import DaemonThreads
 from plugrl.core.text.inference.services import (
@@ -137,8 +138,9 @@ class FsdpTrainService(TrainService):
                 f"models.{spec.name}.train.shard: hybrid needs as many ranks on each machine; "
                 f"{self.config.workers} workers are placed unevenly"
             )
+        exact = determinism.is_on()
         given = [
-            (self.config, sent, turn, turns, max(1, threads // turns))
+            (self.config, sent, turn, turns, max(1, threads // turns), exact)
             for turn, turns in ranks.turns
         ]
         ranks.send("load", given)

@@ -18,6 +18,7 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.plugins.kinds import Record
 from plugrl.core.plugins.registry import default_registry
 from plugrl.core.plugins.user_code.relocation import relocate, relocated_values
+from plugrl.core.run.process import determinism
 from plugrl.core.run.process.heap import rare_collections
 from plugrl.core.text.inference.completions import check_completions
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
@@ -46,6 +47,7 @@ class EngineSetup:
         section: its section.
         spec: of the model.
         threads: of the arithmetic on CPUs; equal numbers need equally many.
+        deterministic: ``settings.deterministic``.
         paths: where the driver finds modules; those that are there are searched last.
     """
 
@@ -53,6 +55,7 @@ class EngineSetup:
     section: Any
     spec: ModelSpec
     threads: int
+    deterministic: bool
     paths: Sequence[str]
 
 
@@ -166,6 +169,7 @@ class EngineActor:
 
         setup = self._setup
         torch.set_num_threads(setup.threads)
+        determinism.configure(setup.deterministic)
         service = build(default_registry().load(setup.record), _here(setup.section))
         service.load(replace(setup.spec, source=_here(setup.spec.source)))
         self._service: InferenceService = service

@@ -12,6 +12,7 @@ import torch
 from plugrl.core.config.schemas.schema import component, described
 from plugrl.core.errors import ConfigError
 from plugrl.core.factory import component_record
+from plugrl.core.run.process import determinism
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.text.inference.requests import Completion, GenerationRequest
 from plugrl.core.text.inference.services import AdapterWeights, InferenceService, ModelSpec
@@ -116,7 +117,14 @@ class RayInferenceService(InferenceService):
             spec.name,
             count,
             resources,
-            EngineSetup(record, section, sent, torch.get_num_threads(), list(sys.path)),
+            EngineSetup(
+                record,
+                section,
+                sent,
+                torch.get_num_threads(),
+                determinism.is_on(),
+                list(sys.path),
+            ),
             files,
             timeout=self.config.timeout,
             max_restarts=self.config.max_restarts,

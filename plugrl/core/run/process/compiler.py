@@ -81,6 +81,9 @@ def prepare_compiling() -> None:
     from torch._dynamo.callback import callback_handler
 
     config.recompile_limit = max(config.recompile_limit, _MOST_GRAPHS)
+    # The default of torch 2.13. Older ones compile conditions on sizes as C++, and try in each
+    # process what the processor can do, by starting Python ten times: 40 s of a start on a GPU.
+    config.enable_cpp_symbolic_shape_guards = False
 
     log = logging.getLogger("torch._inductor.codecache")
     if _say_once not in log.filters:

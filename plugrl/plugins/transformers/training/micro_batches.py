@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.learn.minibatches import unit_numbers
+
+#: Rows of a unit, their tokens, and those of the longest.
+Size = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -25,12 +29,13 @@ class MicroBatch:
 
 
 def micro_batches(
-    batch: Batch, *, size: int, tokens: int | None, packs: bool, device: str
+    batch: Batch, *, size: int, tokens: int | None, packs: bool, device: str, at_least: int = 1
 ) -> Iterator[MicroBatch]:
     """Split ``batch``; the longest rows come first, so that memory is tried at once.
 
     Rows of one unit are never split. Rows that begin with the same prompt stay together where they
-    are packed.
+    are packed. There are as few parts as the budget allows, or ``at_least``, and the largest is as
+    small as that allows.
 
     Args:
         batch: rows on the CPU.
@@ -39,11 +44,18 @@ def micro_batches(
             own.
         packs: whether rows are packed and prompts shared; else they are padded to the longest.
         device: where the parts go.
+        at_least: parts that are wanted, as far as there are units.
     """
     lengths = batch.values["attention_mask"].sum(1).tolist()
     prompts = _prompts(batch) if packs else list(range(len(lengths)))
     units = _order(_units(batch), lengths, prompts)
-    for rows in _parts(units, lengths, size, tokens, packs):
+    if tokens is None:
+        cost, budget = _rows_of, size
+    else:
+        cost, budget = (_packed if packs else _padded), tokens
+    sizes = [(len(rows), sum(lengths[row] for row in rows), lengths[rows[0]]) for rows in units]
+    for part_units in _equal_parts(sizes, cost, budget, at_least):
+        rows = [row for unit in part_units for row in units[unit]]
         part = batch.select(rows)
         values = {name: value.to(device) for name, value in part.values.items()}
         first: dict[object, int] = {}
@@ -97,29 +109,42 @@ def _order(
     return sorted(units, key=key)
 
 
-def _parts(
-    units: Sequence[list[int]],
-    lengths: Sequence[int],
-    size: int,
-    tokens: int | None,
-    packs: bool,
-) -> Iterator[list[int]]:
-    """Split rows into whole units; a unit over the budget becomes a part by itself."""
-    part: list[int] = []
-    for rows in units:
-        if part and not _fits([*part, *rows], lengths, size, tokens, packs):
-            yield part
-            part = []
-        part = [*part, *rows]
-    if part:
-        yield part
+def _rows_of(rows: int, tokens: int, longest: int) -> int:
+    return rows
 
 
-def _fits(
-    rows: Sequence[int], lengths: Sequence[int], size: int, tokens: int | None, packs: bool
-) -> bool:
-    if tokens is None:
-        return len(rows) <= size
-    if packs:
-        return sum(lengths[row] for row in rows) <= tokens
-    return len(rows) * max(lengths[row] for row in rows) <= tokens
+def _packed(rows: int, tokens: int, longest: int) -> int:
+    return tokens
+
+
+def _padded(rows: int, tokens: int, longest: int) -> int:
+    return rows * longest
+
+
+def _equal_parts(
+    sizes: Sequence[Size], cost: Callable[[int, int, int], int], budget: int, at_least: int
+) -> list[range]:
+    """As few parts of neighbouring units as a budget allows, or ``at_least``."""
+    wanted = max(at_least, len(_parts(sizes, cost, budget)))
+    # The smallest budget with which there are no more.
+    smallest = bisect_left(
+        range(budget), True, key=lambda given: len(_parts(sizes, cost, given)) <= wanted
+    )
+    parts = _parts(sizes, cost, smallest)
+    while len(parts) < min(at_least, len(sizes)):
+        most = max(parts, key=len)
+        place, half = parts.index(most), most.start + len(most) // 2
+        parts[place : place + 1] = [range(most.start, half), range(half, most.stop)]
+    return parts
+
+
+def _parts(sizes: Sequence[Size], cost: Callable[[int, int, int], int], budget: int) -> list[range]:
+    """Fill one part after the other; a unit over the budget becomes a part by itself."""
+    parts: list[range] = []
+    start = rows = tokens = longest = 0
+    for unit, (own_rows, own_tokens, own_longest) in enumerate(sizes):
+        rows, tokens, longest = rows + own_rows, tokens + own_tokens, max(longest, own_longest)
+        if unit > start and cost(rows, tokens, longest) > budget:
+            parts.append(range(start, unit))
+            start, rows, tokens, longest = unit, own_rows, own_tokens, own_longest
+    return [*parts, range(start, len(sizes))]
