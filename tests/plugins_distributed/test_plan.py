@@ -175,6 +175,23 @@ def test_each_way_to_split_is_planned_as_it_is(shard, split, moments):
     assert rows["moments of AdamW a device"] == moments
 
 
+# A token has 2 x (6 x 1,024 + 2 x 4,096 + 4 x 3,072) bytes in each of 28 layers, of which 10 GiB hold
+# 7,201; computed again, those of one layer and a hidden state in each, of which 16,384 are enough.
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        ({}, "7,201"),
+        ({"gradient_checkpointing": True}, "16,384"),
+        ({"micro_batch_tokens": 4096}, "4,096"),
+        # Of 32,768 places each, the default of Qwen3.
+        ({"micro_batch_size": 2}, "65,536"),
+    ],
+)
+def test_a_pass_is_planned_as_a_gpu_has_it(options, tokens):
+    rows = dict(device_rows(entry(PUBLISHED, **{"micro_batch_size": None, **options}), 2))
+    assert f"activations of {tokens} tokens, about" in rows
+
+
 def test_what_is_printed_adds_up():
     source = spec().source
     rows = dict(device_rows(entry(source, shard="full"), 2))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from plugrl.core.config.plan import MICRO_BATCH_ROWS
 from plugrl.plugins.transformers.model_shape import ModelShape
 from plugrl.plugins.transformers.outline import options_of
+from plugrl.plugins.transformers.training.memory import enough_tokens
 
 #: Bytes of a number of a gradient that is reduced over devices.
 _REDUCED = 4
@@ -125,9 +125,12 @@ def device_rows(model: Any, devices: int, machines: int = 1) -> list[tuple[str, 
     if shape is None:
         return []
     copies = {"hybrid": machines, "none": devices}.get(train.get("shard") or "full", 1)
-    length = int(options_of(model.source).get("max_position_embeddings") or 1024)
-    rows = train.micro_batch_size or MICRO_BATCH_ROWS
-    tokens = train.micro_batch_tokens or min(rows * length, 2**20)
+    tokens = train.micro_batch_tokens
+    if not tokens and train.micro_batch_size:
+        length = int(options_of(model.source).get("max_position_embeddings") or 1024)
+        tokens = min(train.micro_batch_size * length, 2**20)
+    elif not tokens:
+        tokens = enough_tokens(shape, train, compiled=False)
     plan = DevicePlan.of(
         shape,
         devices,
