@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from here import batch, local, loss, moments, spec
+from here import CLUSTER, batch, local, loss, moments, spec
 from waiting import DEADLINE, wait_until
 
 from plugrl.plugins.distributed.ranks import end_idle
@@ -20,8 +20,10 @@ OPTIONS = {"micro_batch_size": 2, "value_head": True}
 def two_machines(cluster):
     """The cluster of the tests with a second machine, and two CPUs free on each."""
     end_idle()
-    free = int(cluster.available_resources()["CPU"])
-    taken = cluster.util.placement_group([{"CPU": free - 2}])
+    # What ranks of other tests had is free some time after they have ended.
+    whole = CLUSTER["cpus"]
+    assert wait_until(lambda: cluster.available_resources().get("CPU") == whole)
+    taken = cluster.util.placement_group([{"CPU": whole - 2}])
     assert taken.wait(DEADLINE)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=2", "--block"]
     command += [f"--address={cluster.get_runtime_context().gcs_address}"]

@@ -256,7 +256,7 @@ class TestKit(TrainServiceContract):
 @pytest.mark.integration
 def test_ranks_with_other_weights_are_found(ranks):
     service = ranks(spec(), {})
-    given = [(service.config, spec(seed=rank), rank, 2, 1) for rank in range(2)]
+    given = [(service.config, spec(seed=rank), rank, 2, 1, False) for rank in range(2)]
     digests = [each["digest"] for each in service.ranks.each("load", given)]
     with pytest.raises(RunError, match="rank 1 loaded other weights than rank 0"):
         service._check_equal(digests)
