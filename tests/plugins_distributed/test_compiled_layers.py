@@ -5,6 +5,8 @@ import torch
 import torch._inductor.config
 from here import batch, local, loss, spec
 
+from plugrl.plugins.distributed import plan
+
 MODEL = spec("tied")
 
 
@@ -45,6 +47,15 @@ def test_compiled_ranks_learn_what_one_device_does(one_rank):
 
 
 @pytest.mark.slow
+def test_compiled_layers_whose_weights_are_gathered_for_each_pass(one_rank, monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(plan, "_ROOM", 0)
+    service = one_rank(MODEL, {"compile": True})
+    assert rank_of(service).is_compiled
+    assert_close(trained(service), trained(local(MODEL, {"compile": False})))
+
+
+@pytest.mark.slow
 def test_two_compiled_ranks_learn_what_one_device_does(ranks):
     service = ranks(MODEL, {"compile": True}, timeout=900.0)
     found = trained(service)
@@ -53,11 +64,19 @@ def test_two_compiled_ranks_learn_what_one_device_does(ranks):
 
 
 @pytest.mark.integration
-def test_ranks_that_cannot_compile_go_on_as_they_were(one_rank, monkeypatch, caplog, tmp_path):
+@pytest.mark.parametrize("model", [MODEL, spec("tied", adapter={})], ids=["whole", "adapter"])
+def test_ranks_that_cannot_compile_go_on_as_they_were(
+    one_rank, monkeypatch, caplog, tmp_path, model
+):
     torch._dynamo.reset()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     with torch._inductor.config.patch({"cpp.cxx": ("false",)}):
-        service = one_rank(MODEL, {"compile": True})
+        service = one_rank(model, {"compile": True})
     assert "goes on uncompiled" in caplog.text
     assert not rank_of(service).is_compiled
-    assert_close(trained(service), trained(local(MODEL, {"compile": False})))
+    # No weight is left gathered, so that a state is taken back.
+    expected = local(model, {"compile": False})
+    expected.forward_backward(batch(), loss({}))
+    expected.optimizer_step()
+    service.load_state_dict(expected.state_dict())
+    assert_close(trained(service), trained(expected))

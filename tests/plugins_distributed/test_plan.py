@@ -175,8 +175,8 @@ def test_each_way_to_split_is_planned_as_it_is(shard, split, moments):
     assert rows["moments of AdamW a device"] == moments
 
 
-# A token has 2 x (6 x 1,024 + 2 x 4,096 + 4 x 3,072) bytes in each of 28 layers, of which 10 GiB hold
-# 7,201; computed again, those of one layer and a hidden state in each, of which 16,384 are enough.
+# A token has 2 x (6 x 1,024 + 2 x 4,096 + 4 x 3,072) bytes in each of 28 layers, of which 10 GiB
+# hold 7,201; computed again, those of one layer and a hidden state in each: 16,384 are enough.
 @pytest.mark.parametrize(
     ("options", "tokens"),
     [

@@ -109,6 +109,23 @@ def test_weights_that_are_gathered_layer_by_layer_give_the_same_gradient(
 
 
 @pytest.mark.integration
+def test_a_model_with_an_adapter_is_exported_and_trained_on(ranks, tmp_path):
+    from safetensors.torch import load_file
+
+    from plugrl.plugins.transformers.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(spec())
+    ours, expected = (make(spec(adapter={}), {}) for make in (ranks, local))
+    for service, folder in ((ours, "ours"), (expected, "expected")):
+        step(service, {})
+        service.export(tmp_path / folder, tokenizer)
+        step(service, {})
+    assert_close(moments(expected), moments(ours), 2e-7)
+    files = [tmp_path / folder / "model.safetensors" for folder in ("expected", "ours")]
+    assert_close(*map(load_file, files), 1e-6)
+
+
+@pytest.mark.integration
 def test_ranks_are_as_deterministic_as_their_run(ranks, cluster):
     def modes():
         asked = lambda actor: torch.are_deterministic_algorithms_enabled()  # noqa: E731
@@ -119,7 +136,7 @@ def test_ranks_are_as_deterministic_as_their_run(ranks, cluster):
         assert modes() == [True, True]
     finally:
         determinism.configure(False)
-    # Ranks are used again by the next model.
+    # Of a run that is none, ranks are others.
     assert modes() == [False, False]
 
 

@@ -44,6 +44,11 @@ def test_no_unit_is_split_and_budgets_hold(rows, size, tokens, packs):
         assert widest == sorted(widest, reverse=True)
 
 
+def test_no_rows_are_no_parts():
+    none = batch([(0, 0, 1)]).select([])
+    assert list(micro_batches(none, size=2, tokens=None, packs=False, device="cpu")) == []
+
+
 def unit_loss(logp, batch, config):
     """The square of each unit's sum of log-probabilities, on every token of its rows."""
     _, place = batch.metadata["unit"].unique(return_inverse=True)

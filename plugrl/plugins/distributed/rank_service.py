@@ -87,10 +87,14 @@ class RankTrainService(LocalTrainService):
 
     def _first_pass(self, batch: Batch) -> None:
         part = self._one_part(batch)
-        with torch.no_grad():
-            self._passes(part, ())
-        self._reshard()
-        self._passes(part, ())[0].sum().backward()
+        try:
+            with torch.no_grad():
+                self._passes(part, ())
+            self._reshard()
+            self._passes(part, ())[0].sum().backward()
+        except Exception:
+            self._reshard(in_forward=True)
+            raise
         self._reshard()
         self._shards.take_gradients()
         self._optimizer.zero_grad(set_to_none=True)
@@ -198,10 +202,19 @@ class RankTrainService(LocalTrainService):
         if not self._kept:
             self._reshard()
 
-    def _reshard(self) -> None:
-        """Forget gathered weights, which an optimizer step makes stale."""
+    def _reshard(self, *, in_forward: bool = False) -> None:
+        """Forget gathered weights, which an optimizer step makes stale.
+
+        Args:
+            in_forward: a forward pass was left midway, in which FSDP keeps those that are to stay.
+        """
         for part in self._parts:
+            if in_forward:
+                part.set_reshard_after_forward(True, recurse=False)
             part.reshard()
+            if in_forward:
+                stays = self._kept or part is self._passes
+                part.set_reshard_after_forward(not stays, recurse=False)
 
     def apply_gradient(self, adam: AdamParams) -> dict[str, float]:
         """An optimizer step of this rank's part, clipped by the norm of the whole gradient."""

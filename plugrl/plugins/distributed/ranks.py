@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from plugrl.core.errors import PlugrlError, RunError
+from plugrl.core.run.process import determinism
 from plugrl.core.run.process.cluster import settings
 from plugrl.core.run.process.memory import lacks_memory
 from plugrl.plugins.distributed import wire
@@ -305,7 +306,8 @@ def end_idle() -> None:
 
 
 def _key(*wanted: Any) -> tuple[Any, ...]:
-    return _session(), *wanted
+    # What was computed otherwise before goes on so: cuBLAS asks for its setting once.
+    return _session(), determinism.is_on(), *wanted
 
 
 def _session() -> str:

@@ -544,9 +544,10 @@ def _save_merged(model: PreTrainedModel, adapter: Adapter) -> None:
     """Let ``model.save_pretrained`` write what ``from_pretrained`` reads, the adapter merged."""
 
     def save_pretrained(folder: str | Path, **kwargs: Any) -> Any:
-        return type(model).save_pretrained(
-            model, folder, **{"state_dict": dict(adapter.merged_weights()), **kwargs}
-        )
+        # Only then: ranks hold parts, which they have put together already.
+        if "state_dict" not in kwargs:
+            kwargs["state_dict"] = dict(adapter.merged_weights())
+        return type(model).save_pretrained(model, folder, **kwargs)
 
     model.save_pretrained = save_pretrained  # type: ignore[method-assign,assignment]
 

@@ -140,6 +140,8 @@ def _equal_parts(
 
 def _parts(sizes: Sequence[Size], cost: Callable[[int, int, int], int], budget: int) -> list[range]:
     """Fill one part after the other; a unit over the budget becomes a part by itself."""
+    if not sizes:
+        return []
     parts: list[range] = []
     start = rows = tokens = longest = 0
     for unit, (own_rows, own_tokens, own_longest) in enumerate(sizes):
