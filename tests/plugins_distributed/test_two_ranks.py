@@ -80,7 +80,13 @@ def room(size):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("case", ["tied, in micro-batches", "copies on each", "adapter"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "tied, in micro-batches",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("copies on each", "adapter")),
+    ],
+)
 def test_weights_that_are_gathered_layer_by_layer_give_the_same_gradient(
     ranks, cluster, case, monkeypatch
 ):
@@ -125,7 +131,7 @@ def test_a_model_with_an_adapter_is_exported_and_trained_on(ranks, tmp_path):
     assert_close(*map(load_file, files), 1e-6)
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_ranks_are_as_deterministic_as_their_run(ranks, cluster):
     def modes():
         asked = lambda actor: torch.are_deterministic_algorithms_enabled()  # noqa: E731
