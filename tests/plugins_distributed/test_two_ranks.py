@@ -135,15 +135,21 @@ def test_a_model_with_an_adapter_is_exported_and_trained_on(ranks, tmp_path):
 def test_ranks_are_as_deterministic_as_their_run(ranks, cluster):
     def modes():
         asked = lambda actor: torch.are_deterministic_algorithms_enabled()  # noqa: E731
-        return cluster.get([a.__ray_call__.remote(asked) for a in ranks(spec()).ranks._actors])
+        service = ranks(spec())
+        found = cluster.get([a.__ray_call__.remote(asked) for a in service.ranks._actors])
+        service.close()
+        return found, service.ranks.processes
 
     determinism.configure(True)
     try:
-        assert modes() == [True, True]
+        exact, processes = modes()
     finally:
         determinism.configure(False)
-    # Of a run that is none, ranks are others.
-    assert modes() == [False, False]
+    assert exact == [True, True]
+    # Those that a run has used are not for one of the other kind.
+    free, others = modes()
+    assert free == [False, False]
+    assert not set(processes) & set(others)
 
 
 # A row alone leaves a rank without any; one long row against many gives unequal numbers of passes.
