@@ -38,7 +38,8 @@ class DevicePlan:
         moments: its part of what the optimizer keeps.
         gathered: whole weights and gradients that are there at the same time at most.
         activations: of one micro-batch, an estimate.
-        received: over the network in an optimizer step of one micro-batch.
+        received: over the network in an optimizer step of one micro-batch; weights that stay
+            gathered come in the first one alone.
         synced: of the weights that go to the engines after a step.
     """
 
@@ -78,14 +79,15 @@ class DevicePlan:
         """
         adapter = shape.trained < shape.parameters
         frozen = shape.parameters if adapter else 0
-        # All weights, or two layers: the one that is computed, and the next, which is fetched
-        # meanwhile.
-        whole = shape.parameters * shape.bytes
-        kept = stays_gathered(whole)
-        gathered = whole if kept else (2 * shape.layer + shape.root) * shape.bytes
-        if not adapter:
-            # Gradients of a layer: as computed, and in float32 to be reduced.
-            gathered += (shape.layer + shape.root) * (shape.bytes + _REDUCED)
+        gathered, kept = 0, stays_gathered(shape.parameters * shape.bytes)
+        if devices > 1:
+            # All weights, or two layers: the one that is computed, and the next, which is fetched
+            # meanwhile.
+            numbers = shape.parameters if kept else 2 * shape.layer + shape.root
+            gathered = numbers * shape.bytes
+            if not adapter:
+                # Gradients of a layer: as computed, and in float32 to be reduced.
+                gathered += (shape.layer + shape.root) * (shape.bytes + _REDUCED)
         states = shape.states(tokens)
         gradients = int(states * _UNDER_WAY)
         logits = shape.logits(min(tokens, head_tokens))
@@ -104,7 +106,7 @@ class DevicePlan:
             weights=(shape.trained * shape.kept + frozen * shape.bytes) // split,
             gradients=shape.trained * shape.kept // split,
             moments=shape.moments // split,
-            gathered=gathered if devices > 1 else 0,
+            gathered=gathered,
             activations=activations,
             received=int(received),
             synced=shape.parameters * shape.bytes,
@@ -149,9 +151,9 @@ def device_rows(model: Any, devices: int, machines: int = 1) -> list[tuple[str, 
         ("weights a device", format_gib(plan.weights)),
         ("gradients a device", format_gib(plan.gradients)),
         (f"moments of {optimizer} a device", format_gib(plan.moments)),
-        ("gathered weights and gradients, at most", format_gib(plan.gathered)),
+        ("gathered weights and gradients a device, at most", format_gib(plan.gathered)),
         (f"activations of {tokens:,} tokens, about", format_gib(plan.activations)),
         ("memory a device, about", format_gib(plan.memory)),
-        ("received a device and pass", format_gib(plan.received)),
+        ("received a device and pass, at most", format_gib(plan.received)),
         ("weights to the engines a sync", format_gib(plan.synced)),
     ]
