@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import plugrl_side  # noqa: E402
 
 import plugrl  # noqa: E402
+from plugrl.core.trainer import Capabilities  # noqa: E402
 from plugrl.plugins.distributed.train_service import FsdpTrainService  # noqa: E402
 from plugrl.testing.tiny import merged  # noqa: E402
 from plugrl.trainers.self_hosted_grpo import SelfHostedGrpoTrainer  # noqa: E402
@@ -33,7 +34,9 @@ SYNCS: list[float] = []
 
 @plugrl.register_trainer("noted_grpo")
 class NotedGrpo(SelfHostedGrpoTrainer):
-    """Notes when a step ends."""
+    """Notes when a step ends; writes no checkpoint, which nobody would read."""
+
+    capabilities = Capabilities(resume=False)
 
     def _end_step(self, step: int, metrics: dict[str, float]) -> None:
         super()._end_step(step, metrics)

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Rows of the first pass. Its sizes differ from one another, so that none is taken for another, and
-#: there are more than 1,024 tokens, as most batches have: sums of fewer have a graph of their own.
+#: there are as many tokens as passes of most batches have. A graph for fewer would be another one:
+#: on the CPU for sums of 1,024 tokens at most; on a GPU for norms of at most 5,242,880 numbers,
+#: which are 5,120 tokens of a width of 1,024.
 _ROWS = 75
+_ROWS_ON_A_GPU = 350
 _LONGEST = 24
 
 
@@ -87,7 +90,11 @@ class CompiledLayers:
             options["compile_threads"] = 1
         for layer in self._layers:
             # Not the module: what spreads weights over ranks acts before and after this.
-            layer.forward = torch.compile(layer.forward, dynamic=True, options=options)
+            compiled = torch.compile(layer.forward, dynamic=True, options=options)
+            # Numbers of a layer that are not whole, such as the epsilon of its norms, are constants.
+            # Otherwise they are tensors on the CPU, for which a GPU's graph calls C++: to compile it
+            # torch first tries for half a minute what the processor can do.
+            layer.forward = torch._dynamo.config.patch(specialize_float=True)(compiled)
         if model.device.type != "cpu":
             # For all that this process compiles: graphs of other sizes follow later.
             torch._functorch.config.activation_memory_budget = self._memory_budget
@@ -123,7 +130,7 @@ def _batch(model: PreTrainedModel) -> Batch:
     """Rows of several lengths, some of which share their prompts."""
     most = int(model.config.get_text_config(decoder=True).vocab_size)
     rows = []
-    for row in range(_ROWS):
+    for row in range(_ROWS if model.device.type == "cpu" else _ROWS_ON_A_GPU):
         answer = _LONGEST - 3 - row % 7
         tokens = [(row // 3 + place) % most for place in range(3)]
         tokens += [(row + place * place) % most for place in range(answer)]
