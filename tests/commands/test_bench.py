@@ -274,7 +274,7 @@ def test_grpo_cpu_takes_at_most_three_fifths_of_the_peers_step(pytestconfig, wor
     assert result["cpu_ratio"] <= 0.6, result
 
 
-@pytest.mark.integration
+@pytest.mark.slow
 def test_ppo_cartpole_measures_plugrl_alone(measured):
     result = measured("ppo_cartpole", "--settings", "small", "--steps", "1500", "--rounds", "1")
     assert result["benchmark"] == "ppo_cartpole"

@@ -5,8 +5,6 @@ import torch
 import torch._inductor.config
 from here import batch, local, loss, spec
 
-from plugrl.plugins.distributed import plan
-
 MODEL = spec("tied")
 
 
@@ -47,10 +45,9 @@ def test_compiled_ranks_learn_what_one_device_does(one_rank):
 
 
 @pytest.mark.slow
-def test_compiled_layers_whose_weights_are_gathered_for_each_pass(one_rank, monkeypatch):
+def test_compiled_layers_whose_weights_are_gathered_for_each_pass(one_rank):
     torch._dynamo.reset()
-    monkeypatch.setattr(plan, "_ROOM", 0)
-    service = one_rank(MODEL, {"compile": True})
+    service = one_rank(MODEL, {"compile": True, "reshard_after_forward": True})
     assert rank_of(service).is_compiled
     assert_close(trained(service), trained(local(MODEL, {"compile": False})))
 

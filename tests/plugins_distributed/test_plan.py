@@ -144,20 +144,25 @@ def test_copies_on_machines_by_hand():
     assert plan.gathered == DevicePlan.of(SHAPE, 4, split=4, **PLAN).gathered
 
 
-def test_weights_of_more_than_4_gib_are_gathered_layer_by_layer():
+def test_weights_of_more_than_8_gib_are_gathered_layer_by_layer():
     million = 10**6
     shape = replace(
-        SHAPE, layers=10, layer=200 * million, root=150 * million, trained=2150 * million
+        SHAPE, layers=10, layer=400 * million, root=300 * million, trained=4300 * million
     )
-    # 4.3 GB, of which 4.29 GB would stay.
+    # 8.6 GB, of which 8.59 GB would stay.
     four = DevicePlan.of(shape, 4, split=4, **PLAN)
-    # 2 (2 x 200 + 150) of weights, 6 x (200 + 150) of gradients.
-    assert four.gathered == (1100 + 2100) * million
-    # Three quarters of 2 x (2 x 2000 + 150) and 4 x 2150.
-    assert four.received == 0.75 * (8300 + 8600) * million
-    smaller = replace(shape, root=147 * million, trained=2147 * million)
-    # 2 x 2147 of weights, 6 x (200 + 147) of gradients.
-    assert DevicePlan.of(smaller, 4, split=4, **PLAN).gathered == (4294 + 2082) * million
+    # 2 (2 x 400 + 300) of weights, 6 x (400 + 300) of gradients.
+    assert four.gathered == (2200 + 4200) * million
+    # Three quarters of 2 x (2 x 4000 + 300) and 4 x 4300.
+    assert four.received == 0.75 * (16600 + 17200) * million
+    smaller = replace(shape, root=290 * million, trained=4290 * million)
+    # 2 x 4290 of weights, 6 x (400 + 290) of gradients.
+    assert DevicePlan.of(smaller, 4, split=4, **PLAN).gathered == (8580 + 4140) * million
+    # The other way round where it is asked for.
+    larger = DevicePlan.of(shape, 4, split=4, **PLAN, reshard_after_forward=False)
+    assert larger.gathered == (8600 + 4200) * million
+    split = DevicePlan.of(smaller, 4, split=4, **PLAN, reshard_after_forward=True)
+    assert split.gathered == (2180 + 4140) * million
 
 
 # On 8 devices of 2 machines, with 8 bytes of moments for each of 596,049,920 parameters.

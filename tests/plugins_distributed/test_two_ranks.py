@@ -18,7 +18,6 @@ from plugrl.core.config.view import ConfigView
 from plugrl.core.errors import RunError
 from plugrl.core.run.checkpoints import checkpoint
 from plugrl.core.run.process import determinism
-from plugrl.plugins.distributed import plan, train_service
 from plugrl.plugins.distributed.plan import DevicePlan
 from plugrl.plugins.transformers.model_shape import ModelShape
 from plugrl.testing.suite.test_train_service import TrainServiceContract
@@ -68,17 +67,6 @@ def test_the_gradient_is_that_of_one_process(ranks, case):
     assert_close(moments(expected), moments(ours), 1e-7)
 
 
-def room(size):
-    """What sets the bytes of whole weights that an actor keeps."""
-
-    def put(actor):
-        from plugrl.plugins.distributed import plan
-
-        plan._ROOM = size
-
-    return put
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "case",
@@ -87,31 +75,16 @@ def room(size):
         *(pytest.param(case, marks=pytest.mark.slow) for case in ("copies on each", "adapter")),
     ],
 )
-def test_weights_that_are_gathered_layer_by_layer_give_the_same_gradient(
-    ranks, cluster, case, monkeypatch
-):
-    """As those of more than 4 GiB are; those of the other tests stay during a step."""
-    taken = []
-    take, kept = train_service.take_ranks, plan._ROOM
-
-    def small(*key):
-        taken.append(take(*key))
-        cluster.get([actor.__ray_call__.remote(room(0)) for actor in taken[-1]._actors])
-        return taken[-1]
-
-    monkeypatch.setattr(train_service, "take_ranks", small)
+def test_weights_that_are_gathered_layer_by_layer_give_the_same_gradient(ranks, case):
     model, options = CASES[case]
-    ours, expected = ranks(model, options), local(model, without(options))
-    try:
-        for _ in range(2):
-            step(ours, options)
-            step(expected, options)
-        assert_close(moments(expected), moments(ours), 2e-7)
-        found, wanted = (each.compute_log_prob(batch()) for each in (ours, expected))
-        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
-    finally:
-        # Others use the actors again.
-        cluster.get([actor.__ray_call__.remote(room(kept)) for actor in taken[0]._actors])
+    ours = ranks(model, {**options, "reshard_after_forward": True})
+    expected = local(model, without(options))
+    for _ in range(2):
+        step(ours, options)
+        step(expected, options)
+    assert_close(moments(expected), moments(ours), 2e-7)
+    found, wanted = (each.compute_log_prob(batch()) for each in (ours, expected))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
 
 
 @pytest.mark.integration

@@ -160,6 +160,9 @@ def test_a_phase_distils_what_the_one_before_trained(server, tree):
     assert gaps[0] > 0.05, "the student was the teacher from the beginning"
 
 
+SLOW = (pytest.mark.slow, pytest.mark.timeout(900))
+
+
 class Started:
     """A command of plugrl in a process of its own."""
 
@@ -206,9 +209,11 @@ def assert_same(found, expected):
         assert row[1:] == pytest.approx(other[1:], abs=1e-5), row[0]
 
 
-@against("own_server", pytest.mark.integration, pytest.mark.timeout(900))
-def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
-    def begin(name, **how):
+@pytest.fixture
+def begin(own_server, tree, tmp_path):
+    """Begins a run of this name in a process of its own; gives that, and where its folder is."""
+
+    def one(name, **how):
         runs = tmp_path / name
         config = tree(
             own_server, trainer__total_train_steps=STEPS, settings__runs_folder=str(runs), **how
@@ -216,24 +221,44 @@ def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
         return Started(tmp_path, "train", "run.yaml"), runs
 
+    return one
+
+
+def uninterrupted(begin):
+    """The numbers of a whole run."""
     begun, runs = begin("whole")
     code, text = begun.end()
     assert code == 0, text[-2000:]
-    expected = numbers(*runs.glob("*/*"))
-    assert [row[0] for row in expected] == list(range(1, STEPS + 1))
+    found = numbers(*runs.glob("*/*"))
+    assert [row[0] for row in found] == list(range(1, STEPS + 1))
+    return found
 
-    # The trainer is killed: no word, no clean end.
+
+def resumed(folder):
+    """The numbers of a run that goes on and comes to its end."""
+    code, text = Started(folder.parents[2], "resume", folder).end()
+    assert code == 0, text[-2000:]
+    return numbers(folder)
+
+
+@against("own_server", pytest.mark.integration, pytest.mark.timeout(900))
+def test_a_run_goes_on_after_it_was_killed(own_server, begin, tmp_path):
     begun, runs = begin("killed")
     folder = until_step(begun, runs, 2)
+    # No word, no clean end.
     os.killpg(begun.process.pid, signal.SIGKILL)
     begun.process.wait()
-    code, text = Started(tmp_path, "resume", folder).end()
-    assert code == 0, text[-2000:]
-    assert_same(numbers(folder), expected)
+    assert_same(resumed(folder), uninterrupted(begin))
+    for file in tmp_path.rglob("*"):
+        if file.is_file() and "server" not in file.name and "state" not in str(file.parent):
+            assert SECRET.encode() not in file.read_bytes(), file
 
-    # The server hangs: it accepts connections and does not answer.
+
+@against("own_server", *SLOW)
+def test_a_run_goes_on_after_its_server_was_silent(own_server, begin):
     begun, runs = begin("hung", patience=PATIENCE)
     folder = until_step(begun, runs, 2)
+    # It accepts connections and does not answer.
     own_server.halt()
     code, text = begun.end()
     own_server.go_on()
@@ -241,11 +266,11 @@ def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
     assert f"the tinker service at {own_server.url} was silent for" in text
     assert "does not answer" in text
     assert f"plugrl resume {shlex.quote(str(folder))}" in text
-    code, text = Started(tmp_path, "resume", folder).end()
-    assert code == 0, text[-2000:]
-    assert_same(numbers(folder), expected)
+    assert_same(resumed(folder), uninterrupted(begin))
 
-    # The server dies, and comes back with what it had saved.
+
+@against("own_server", *SLOW)
+def test_a_run_goes_on_after_its_server_died_and_came_back(own_server, begin):
     begun, runs = begin("dead", patience=PATIENCE)
     folder = until_step(begun, runs, 2)
     own_server.end()
@@ -253,17 +278,9 @@ def test_a_run_goes_on_after_whatever_stopped_it(own_server, tree, tmp_path):
     assert code == 1, text[-2000:]
     assert own_server.url in text
     assert "Connection refused" in text
+    # With what it had saved.
     own_server.start()
-    code, text = Started(tmp_path, "resume", folder).end()
-    assert code == 0, text[-2000:]
-    assert_same(numbers(folder), expected)
-
-    for file in tmp_path.rglob("*"):
-        if file.is_file() and "server" not in file.name and "state" not in str(file.parent):
-            assert SECRET.encode() not in file.read_bytes(), file
-
-
-SLOW = (pytest.mark.slow, pytest.mark.timeout(900))
+    assert_same(resumed(folder), uninterrupted(begin))
 
 
 @against("server", *SLOW, model="adder")

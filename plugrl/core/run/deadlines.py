@@ -78,6 +78,16 @@ class Deadlines:
             with self._changed:
                 self._active.remove(phase)
 
+    @contextlib.contextmanager
+    def suspension(self) -> Iterator[None]:
+        """The process is suspended in the body: faulthandler's clock would go on meanwhile."""
+        with self._changed:
+            self._disarm()
+        yield
+        with self._changed:
+            if self._active:
+                self._arm()
+
     def close(self) -> None:
         """Stop watching."""
         with self._changed:

@@ -139,7 +139,9 @@ class Run(RenamedMethods):
         self._deadlines = Deadlines(
             lambda phase: self._shutdown.on_deadline(phase.name, phase.seconds, self.step)
         )
-        self._signals = SignalWatch(self._on_stop_signal, self._shutdown.on_second_signal)
+        self._signals = SignalWatch(
+            self._on_stop_signal, self._shutdown.on_second_signal, self._deadlines.suspension
+        )
         self._trainer: Stateful | None = None
         self._ended = -1
         self._score: float | None = None

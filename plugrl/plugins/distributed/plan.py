@@ -7,7 +7,7 @@ ranks held and sent.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from plugrl.plugins.transformers.model_shape import ModelShape
 from plugrl.plugins.transformers.outline import options_of
@@ -15,17 +15,17 @@ from plugrl.plugins.transformers.training.memory import enough_tokens
 
 #: Bytes of a number of a gradient that is reduced over devices.
 _REDUCED = 4
-#: Bytes of whole weights that a rank has room for at any time.
-_ROOM = 4 * 2**30
+#: Bytes of whole weights that stay on a rank during a step where nothing is set.
+_ROOM = 8 * 2**30
 #: Gradients of a layer's states that are there at the same time, as a share of the states.
 _UNDER_WAY = 0.4
 #: What the optimizers are called.
 _OPTIMIZERS = {"adamw": "AdamW", "adamw_8bit": "AdamW in 8 bits", "muon": "Muon and AdamW"}
 
 
-def stays_gathered(nbytes: int) -> bool:
+def stays_gathered(nbytes: int, reshard_after_forward: bool | Literal["auto"]) -> bool:
     """Whether whole weights of ``nbytes`` are gathered once a step, in place of twice a pass."""
-    return nbytes <= _ROOM
+    return nbytes <= _ROOM if reshard_after_forward == "auto" else not reshard_after_forward
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class DevicePlan:
         tokens: int,
         computed_again: bool,
         head_tokens: int,
+        reshard_after_forward: bool | Literal["auto"] = "auto",
     ) -> DevicePlan:
         """The plan of one of ``devices``.
 
@@ -76,10 +77,12 @@ class DevicePlan:
             tokens: of a micro-batch.
             computed_again: whether layers are computed again in the backward pass.
             head_tokens: of which logits are there at the same time.
+            reshard_after_forward: the option of the service.
         """
         adapter = shape.trained < shape.parameters
         frozen = shape.parameters if adapter else 0
-        gathered, kept = 0, stays_gathered(shape.parameters * shape.bytes)
+        gathered = 0
+        kept = stays_gathered(shape.parameters * shape.bytes, reshard_after_forward)
         if devices > 1:
             # All weights, or two layers: the one that is computed, and the next, which is fetched
             # meanwhile.
@@ -140,6 +143,7 @@ def device_rows(model: Any, devices: int, machines: int = 1) -> list[tuple[str, 
         tokens=tokens,
         computed_again=train.gradient_checkpointing,
         head_tokens=train.head_chunk_tokens,
+        reshard_after_forward=train.get("reshard_after_forward", "auto"),
     )
     optimizer = _OPTIMIZERS[train.get("optimizer") or "adamw"]
     return [

@@ -77,7 +77,8 @@ class RankTrainService(LocalTrainService):
         wish = self.config.master_weights
         self._raised = self._dtype != torch.float32 and wish in (True, "auto")
         self._passes = Passes(self._model, self._forward)
-        self._kept = stays_gathered(self._model.num_parameters() * self._dtype.itemsize)
+        nbytes = self._model.num_parameters() * self._dtype.itemsize
+        self._kept = stays_gathered(nbytes, self.config.reshard_after_forward)
         self._parts = shard(self._passes, self._mesh, masters=self._raised, kept=self._kept)
 
     @contextmanager

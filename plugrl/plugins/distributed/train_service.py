@@ -64,6 +64,12 @@ class FsdpTrainConfig(LocalTrainConfig):
         "over which ranks weights, gradients and optimizer are split: all; those of a "
         "machine, with copies on other machines; none, with a copy on each",
     )
+    reshard_after_forward: bool | Literal["auto"] = described(
+        "auto",
+        "forget whole weights of a layer after its forward pass, and gather them again for its "
+        "backward pass; false: all stay until the optimizer step; auto: false where they take 8 "
+        "GiB or less",
+    )
     gpus: float = described(
         1.0,
         "the share of its GPU that each rank takes; engines on the cluster may take the rest. What "

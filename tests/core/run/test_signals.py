@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from run_driver import Toy
@@ -42,6 +43,41 @@ def test_the_first_signal_asks_once_and_both_who_watch_see_the_second(asked):
     """The handler and the thread: neither waits for the other, whoever comes first."""
     # In a process of its own: a handler that waits could not be left again.
     subprocess.run([sys.executable, "-c", WATCHED, asked], check=True, timeout=30)
+
+
+SUSPENDED = """
+import time
+from plugrl.core.run.deadlines import Deadlines
+from plugrl.core.run.process.signals import SignalWatch
+
+deadlines = Deadlines(lambda phase: print("late"), grace=0.2)
+watch = SignalWatch(print, print, deadlines.suspension)
+watch.install()
+with deadlines.phase("rollout", 5.0):
+    print("ready", flush=True)
+    # Busy, so that the thread that watches is late when the process goes on.
+    end = time.process_time() + 0.3
+    while time.process_time() < end: pass
+print("done")
+"""
+
+
+@pytest.mark.integration
+def test_the_time_in_which_a_terminal_has_suspended_a_run_counts_against_no_deadline():
+    # A group of its own in this session, as a job of a shell has.
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUSPENDED],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, process_group=0,
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTSTP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    # Longer than the deadline, and than the gap between ticks that is taken for a suspension.
+    time.sleep(7)
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "done\n", "")
 
 
 class Finite(Toy):

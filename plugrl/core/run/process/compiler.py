@@ -81,8 +81,8 @@ def prepare_compiling() -> None:
     from torch._dynamo.callback import callback_handler
 
     config.recompile_limit = max(config.recompile_limit, _MOST_GRAPHS)
-    # The default of torch 2.13. Older ones compile conditions on sizes as C++, for which they try in
-    # each process what the processor can do, by starting Python ten times.
+    # The default of torch 2.13. Older ones compile conditions on sizes as C++, for which they try
+    # in each process what the processor can do, by starting Python ten times.
     if hasattr(config, "enable_cpp_symbolic_shape_guards"):
         config.enable_cpp_symbolic_shape_guards = False
 

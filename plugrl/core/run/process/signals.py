@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM: the first one requests a stop, the second one ends the process at once."""
+"""SIGINT and SIGTERM: the first one requests a stop, the second one ends the process at once.
+
+SIGTSTP, which a terminal sends for Ctrl-Z, suspends the process as it does without a run.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
@@ -29,16 +33,19 @@ class SignalWatch:
     Args:
         on_first: called with the first signal, which requests a stop.
         on_second: called with the second signal, which ends the process.
+        suspension: a context in which the process is suspended by SIGTSTP.
     """
 
     def __init__(
         self,
         on_first: Callable[[signal.Signals], None],
         on_second: Callable[[signal.Signals], None],
+        suspension: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.requested: signal.Signals | None = None
         self._on_first = on_first
         self._on_second = on_second
+        self._suspension = suspension
         self._handled = 0
         self._read = 0
         self._first_signal = threading.Lock()
@@ -57,6 +64,9 @@ class SignalWatch:
         self._old_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in _CODES:
             self._previous[number] = signal.signal(number, self._handle)
+        # Whoever ignores it, or has a handler, keeps it.
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            self._previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _leave_to_thread)
         threading.Thread(
             target=self._watch, args=(reader,), name="plugrl-signals", daemon=True
         ).start()
@@ -95,6 +105,10 @@ class SignalWatch:
                 if number in _CODES:
                     self._read += 1
                     self._note(signal.Signals(number), self._read)
+                elif number == signal.SIGTSTP:
+                    with self._suspension():
+                        # To this thread, so that it is stopped with all others before it goes on.
+                        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     def _note(self, number: signal.Signals, count: int) -> None:
         if count >= 2:
@@ -104,6 +118,10 @@ class SignalWatch:
             # lock reports it. They count separately, so neither mistakes it for a second one.
             self.requested = number
             self._on_first(number)
+
+
+def _leave_to_thread(number: int, frame: FrameType | None) -> None:
+    """Handle a signal in the thread that reads the wake-up descriptor alone."""
 
 
 @contextlib.contextmanager

@@ -91,9 +91,9 @@ class CompiledLayers:
         for layer in self._layers:
             # Not the module: what spreads weights over ranks acts before and after this.
             compiled = torch.compile(layer.forward, dynamic=True, options=options)
-            # Numbers of a layer that are not whole, such as the epsilon of its norms, are constants.
-            # Otherwise they are tensors on the CPU, for which a GPU's graph calls C++: to compile it
-            # torch first tries for half a minute what the processor can do.
+            # Floats of a layer, such as the epsilon of its norms, are constants. Otherwise they are
+            # tensors on the CPU, for which a GPU's graph calls C++: to compile that, torch first
+            # tries for half a minute what the processor can do.
             layer.forward = torch._dynamo.config.patch(specialize_float=True)(compiled)
         if model.device.type != "cpu":
             # For all that this process compiles: graphs of other sizes follow later.
