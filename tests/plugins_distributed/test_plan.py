@@ -100,11 +100,12 @@ def test_a_plan_by_hand():
     shape = SHAPE
     one = DevicePlan.of(shape, 1, split=1, **PLAN)
     assert (one.weights, one.gradients, one.moments) == (1000, 1000, 2000)
-    assert (one.gathered, one.received, one.synced) == (0, 0, 500)
+    # 2 x 250 of weights, 6 x (100 + 50) of gradients.
+    assert one.gathered == 500 + 900
+    assert (one.received, one.synced) == (0, 500)
     four = DevicePlan.of(shape, 4, split=4, **PLAN)
     assert (four.weights, four.gradients, four.moments) == (250, 250, 500)
-    # 2 x 250 of weights, 6 x (100 + 50) of gradients.
-    assert four.gathered == 500 + 900
+    assert four.gathered == one.gathered
     # Three quarters of 2 x 250 and 4 x 250.
     assert four.received == 0.75 * (500 + 1000)
     copies = DevicePlan.of(shape, 4, split=1, **PLAN)

@@ -81,16 +81,13 @@ class DevicePlan:
         """
         adapter = shape.trained < shape.parameters
         frozen = shape.parameters if adapter else 0
-        gathered = 0
         kept = stays_gathered(shape.parameters * shape.bytes, reshard_after_forward)
-        if devices > 1:
-            # All weights, or two layers: the one that is computed, and the next, which is fetched
-            # meanwhile.
-            numbers = shape.parameters if kept else 2 * shape.layer + shape.root
-            gathered = numbers * shape.bytes
-            if not adapter:
-                # Gradients of a layer: as computed, and in float32 to be reduced.
-                gathered += (shape.layer + shape.root) * (shape.bytes + _REDUCED)
+        # All weights, or two layers: the one that is computed, and the next, which is fetched
+        # meanwhile. One device has copies of its own too.
+        gathered = (shape.parameters if kept else 2 * shape.layer + shape.root) * shape.bytes
+        if not adapter:
+            # Gradients of a layer: as computed, and in float32 to be reduced.
+            gathered += (shape.layer + shape.root) * (shape.bytes + _REDUCED)
         states = shape.states(tokens)
         gradients = int(states * _UNDER_WAY)
         logits = shape.logits(min(tokens, head_tokens))
