@@ -67,6 +67,35 @@ def test_shared_tensors_are_stored_once_and_views_keep_their_values(tmp_path):
     assert 12408 < (path / "tensors.safetensors").stat().st_size < 13500
 
 
+def test_many_bytes_go_to_several_files(tmp_path, monkeypatch):
+    def names(path):
+        assert {file.name for file in path.iterdir()} == {*manifest(path)["files"], "manifest.json"}
+        return sorted(name for name in manifest(path)["files"] if name != "state.json")
+
+    def manifest(path):
+        return json.loads((path / "manifest.json").read_text())
+
+    monkeypatch.setattr(checkpoint, "_FILE_BYTES", 100)
+    older = checkpoint.save(tmp_path, 1, {"a": torch.ones(25), "text": "b"})
+    assert (names(older), manifest(older)["format"]) == (["tensors.safetensors"], 1)
+    # 40 and 60 bytes, 4 which make it more than 100, 400 alone, 8 behind it.
+    sizes = {"a": 10, "b": 15, "c": 1, "d": 100, "e": 2}
+    state = {name: torch.arange(float(size)) for name, size in sizes.items()}
+    newer = checkpoint.save(tmp_path, 2, state)
+    files = [f"tensors{number}.safetensors" for number in ("-2", "-3", "-4", "")]
+    # An older plugrl must not take the first file for all of them.
+    assert (names(newer), manifest(newer)["format"]) == (files, 2)
+    loaded = checkpoint.load(newer)
+    assert loaded.keys() == state.keys()
+    assert all(torch.equal(loaded[name], state[name]) for name in state)
+    for name in files:
+        whole = (newer / name).read_bytes()
+        (newer / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert checkpoint.latest(tmp_path) == older
+        (newer / name).write_bytes(whole)
+    assert checkpoint.latest(tmp_path) == newer
+
+
 def test_optimizer_state_round_trips(tmp_path):
     def train(weights, optimizer):
         for _ in range(3):
@@ -146,8 +175,8 @@ def test_all_damaged_is_an_error_and_none_is_a_fresh_start(tmp_path):
 def test_a_newer_format_is_not_skipped(tmp_path):
     save(tmp_path, 1)
     manifest = save(tmp_path, 2) / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 2}))
-    with pytest.raises(RunError, match="format 2 and this plugrl reads 1"):
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
+    with pytest.raises(RunError, match="format 3 and this plugrl reads 2"):
         checkpoint.load_newest(tmp_path)
 
 

@@ -1,9 +1,10 @@
 """Checkpoints: folders that appear atomically, are verified when read, and hold no pickle.
 
-``checkpoints/step-00000012/`` holds ``state.json`` (the tree), ``tensors.safetensors``, a folder
-``shards-N`` for each model whose tensors other processes save, and ``manifest.json`` (format, step,
-score, configuration, size and SHA-256 of the others). It is written under a hidden name, synced and
-renamed, so that a crash at any point leaves the earlier checkpoints intact.
+``checkpoints/step-00000012/`` holds ``state.json`` (the tree), ``tensors.safetensors``, with
+``tensors-2.safetensors`` and so on where they are many, a folder ``shards-N`` for each model
+whose tensors other processes save, and ``manifest.json`` (format, step, score, configuration, size
+and SHA-256 of the others). It is written under a hidden name, synced and renamed, so that a crash
+at any point leaves the earlier checkpoints intact.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import PlugrlError, RunError
 from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.atomic_writes import UNFINISHED, disk_error, sync_folder, temporary_name
 from plugrl.core.run.checkpoints.state import Encoder, decode
 
-FORMAT = 1
+if TYPE_CHECKING:
+    import torch
+
+#: Of checkpoints whose tensors are in several files; those with one file have format 1.
+FORMAT = 2
+#: Bytes of tensors from which on others go to another file: files are hashed side by side.
+_FILE_BYTES = 2**28
 _TREE, _TENSORS, _MANIFEST = "state.json", "tensors.safetensors", "manifest.json"
 _PREFIX, _BROKEN = "step-", "broken-"
 log = logging.getLogger("plugrl.run")
@@ -65,13 +74,12 @@ def write_state(
         path.parent.mkdir(exist_ok=True)
         temporary.mkdir()
         _write_synced(temporary / _TREE, json.dumps(tree, allow_nan=False).encode("utf-8"))
-        _write_tensors(temporary / _TENSORS, encoder)
-        names = [_TREE, _TENSORS]
-        for name, sharded in encoder.shards.items():
-            sharded.write(temporary / name)
-            names += _files_of(temporary, name)
-        files = {name: _fingerprint(temporary / name) for name in names}
-        manifest = {"format": FORMAT, **about, "files": files}
+        names = chain(
+            [_TREE], _write_tensors(temporary, encoder), _write_shards(temporary, encoder)
+        )
+        files = _fingerprints(temporary, names)
+        form = FORMAT if len(_tensor_files(files)) > 1 else 1
+        manifest = {"format": form, **about, "files": files}
         # Last: a folder with a manifest has everything that the manifest names.
         _write_synced(temporary / _MANIFEST, json.dumps(manifest, indent=2).encode("utf-8"))
         # First the contents, then the rename: after a power cut, a checkpoint that is there is
@@ -85,22 +93,24 @@ def write_state(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _files_of(checkpoint: Path, name: str) -> list[str]:
-    """The files of a folder that other processes wrote.
+def _write_shards(checkpoint: Path, encoder: Encoder) -> Iterator[str]:
+    """Let other processes write their parts; gives the files of each folder.
 
     Raises:
         RunError: there are none, since the others write to another disk.
     """
-    folder = checkpoint / name
-    found = sorted(f"{name}/{path.name}" for path in folder.iterdir()) if folder.is_dir() else []
-    if not found:
-        raise RunError(
-            f"cannot save the checkpoint: other processes wrote their parts of it, and "
-            f"{display_path(checkpoint.parent)} does not hold them; put the run folder on a disk "
-            "that all machines share (settings.runs_folder)"
-        )
-    sync_folder(folder)
-    return found
+    for name, sharded in encoder.shards.items():
+        folder = checkpoint / name
+        sharded.write(folder)
+        files = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        if not files:
+            raise RunError(
+                f"cannot save the checkpoint: other processes wrote their parts of it, and "
+                f"{display_path(checkpoint.parent)} does not hold them; put the run folder on a "
+                "disk that all machines share (settings.runs_folder)"
+            )
+        sync_folder(folder)
+        yield from (f"{name}/{file}" for file in files)
 
 
 def _free_name(folder: Path, step: int) -> Path:
@@ -120,23 +130,52 @@ def _write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _write_tensors(path: Path, encoder: Encoder) -> None:
+def _write_tensors(folder: Path, encoder: Encoder) -> Iterator[str]:
+    """Write the tensors; gives the name of each file when it is there."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    try:
-        save_file(encoder.tensors, path)
-    except SafetensorError as error:
-        free = shutil.disk_usage(path.parent).free
-        needed = sum(tensor.nbytes for tensor in encoder.tensors.values())
-        raise RunError(
-            f"cannot save the checkpoint: {display_path(path.parent)} needs {needed:,} bytes and "
-            f"the disk has {free:,} ({error}); free some space and resume"
-        ) from error
-    # safetensors creates the file with mode 0600; give it the mode that the umask allows.
-    os.chmod(path, (path.parent / _TREE).stat().st_mode & 0o777)
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    needed = sum(tensor.nbytes for tensor in encoder.tensors.values())
+    for number, tensors in enumerate(_by_file(encoder.tensors), 1):
+        name = _TENSORS if number == 1 else f"tensors-{number}.safetensors"
+        path = folder / name
+        try:
+            save_file(tensors, path)
+        except SafetensorError as error:
+            free = shutil.disk_usage(folder).free
+            raise RunError(
+                f"cannot save the checkpoint: {display_path(folder)} needs {needed:,} bytes and "
+                f"the disk has {free:,} ({error}); free some space and resume"
+            ) from error
+        # safetensors creates the file with mode 0600; give it the mode that the umask allows.
+        os.chmod(path, (folder / _TREE).stat().st_mode & 0o777)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+        yield name
+
+
+def _by_file(tensors: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+    found: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        if found and size + tensor.nbytes > _FILE_BYTES:
+            yield found
+            found, size = {}, 0
+        found[name] = tensor
+        size += tensor.nbytes
+    yield found
+
+
+def _tensor_files(names: Iterable[str]) -> list[str]:
+    """Of the files of a checkpoint, those that :func:`_write_tensors` wrote."""
+    return [name for name in names if "/" not in name and name.endswith(".safetensors")]
+
+
+def _fingerprints(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Sizes and hashes of files, which are hashed while further names come."""
+    with ThreadPoolExecutor() as pool:
+        found = {name: pool.submit(_fingerprint, folder / name) for name in names}
+        return {name: each.result() for name, each in found.items()}
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -192,20 +231,26 @@ def verify(path: Path) -> dict[str, Any]:
         BrokenCheckpointError: a file is missing, cut short or changed.
     """
     manifest = read_manifest(path)
-    for name in dict.fromkeys((_TREE, _TENSORS, *manifest["files"])):
-        expected = manifest["files"].get(name)
+    expected = manifest["files"]
+    # The sizes first: they reveal most damage without reading gigabytes.
+    for name in dict.fromkeys((_TREE, _TENSORS, *expected)):
         try:
-            # The size first: it reveals most damage without reading gigabytes.
-            if expected is None or (path / name).stat().st_size != expected["size"]:
-                raise BrokenCheckpointError(f"{display_path(path)}: {name} is missing or cut short")
-            if _fingerprint(path / name) != expected:
-                raise BrokenCheckpointError(
-                    f"{display_path(path)}: {name} is damaged (its hash differs)"
-                )
+            whole = name in expected and (path / name).stat().st_size == expected[name]["size"]
         except (OSError, TypeError, KeyError) as error:
             raise BrokenCheckpointError(
                 f"{display_path(path)}: {name} cannot be read ({error})"
             ) from error
+        if not whole:
+            raise BrokenCheckpointError(f"{display_path(path)}: {name} is missing or cut short")
+    try:
+        found = _fingerprints(path, expected)
+    except OSError as error:
+        raise BrokenCheckpointError(f"{display_path(path)} cannot be read ({error})") from error
+    for name, fingerprint in found.items():
+        if fingerprint != expected[name]:
+            raise BrokenCheckpointError(
+                f"{display_path(path)}: {name} is damaged (its hash differs)"
+            )
     return manifest
 
 
@@ -230,10 +275,11 @@ def load(path: Path) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    verify(path)
+    files = _tensor_files(verify(path)["files"])
     try:
         tree = json.loads((path / _TREE).read_text(encoding="utf-8"))
-        state: dict[str, Any] = decode(tree, load_file(path / _TENSORS), path)
+        tensors = dict(chain.from_iterable(load_file(path / name).items() for name in files))
+        state: dict[str, Any] = decode(tree, tensors, path)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise BrokenCheckpointError(
             f"{display_path(path)}: its state cannot be read ({error})"
