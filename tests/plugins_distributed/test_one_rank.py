@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from here import batch, local, loss, spec
+from torch.distributed.tensor import DTensor
 
 from plugrl.core.run.checkpoints import checkpoint
 
@@ -50,6 +51,17 @@ def test_steps_and_state_equal_those_of_local(one_rank, case):
             assert torch.equal(getattr(ours, numbers)(batch()), getattr(expected, numbers)(batch()))
     assert_equal(dict(expected.weights()), dict(ours.weights()))
     assert_equal(expected.state_dict(), copy.deepcopy(ours.state_dict()))
+
+
+@pytest.mark.parametrize(("wish", "whole"), [("auto", True), (False, True), (True, False)])
+def test_weights_stay_whole_unless_they_are_forgotten_after_each_pass(one_rank, wish, whole):
+    service = one_rank(spec(), {"reshard_after_forward": wish})
+    service.compute_log_prob(batch())
+    layers = service.ranks._rank.service.module.model.layers
+    assert {isinstance(each, DTensor) for each in layers.parameters()} == {not whole}
+    # An optimizer step makes them stale in any case.
+    step(service, {})
+    assert all(isinstance(each, DTensor) for each in layers.parameters())
 
 
 @pytest.mark.parametrize("case", ["tied", "bfloat16", "adapter in bfloat16"])

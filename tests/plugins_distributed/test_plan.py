@@ -181,6 +181,22 @@ def test_each_way_to_split_is_planned_as_it_is(shard, split, moments):
     assert rows["moments of AdamW a device"] == moments
 
 
+@pytest.mark.parametrize(
+    ("wish", "gathered"),
+    [
+        # Layers have 15,730,944 parameters, the rest 155,583,488: 2 x 596,049,920 of weights, and
+        # 6 x (15,730,944 + 155,583,488) of gradients.
+        ("auto", "2.07 GiB"),
+        (False, "2.07 GiB"),
+        # 2 x (2 x 15,730,944 + 155,583,488) of weights.
+        (True, "1.31 GiB"),
+    ],
+)
+def test_weights_are_planned_as_ranks_gather_them(wish, gathered):
+    rows = dict(device_rows(entry(PUBLISHED, reshard_after_forward=wish), 2))
+    assert rows["gathered weights and gradients a device, at most"] == gathered
+
+
 # A token has 2 x (6 x 1,024 + 2 x 4,096 + 4 x 3,072) bytes in each of 28 layers, of which 10 GiB
 # hold 7,201; computed again, those of one layer and a hidden state in each: 16,384 are enough.
 @pytest.mark.parametrize(

@@ -83,8 +83,9 @@ class Deadlines:
         """The process is suspended in the body: faulthandler's clock would go on meanwhile."""
         with self._changed:
             self._disarm()
-        yield
-        with self._changed:
+            start = time.monotonic()
+            yield
+            self._suspended += time.monotonic() - start
             if self._active:
                 self._arm()
 
@@ -144,8 +145,8 @@ class Deadlines:
             self._idle = False
             return
         pause = min(max(self._seconds_left(), 0.01), _TICK)
-        start = time.monotonic()
+        start = self._clock()
         self._changed.wait(pause)
-        gap = time.monotonic() - start - pause
+        gap = self._clock() - start - pause
         if gap > _SUSPENDED:
             self._suspended += gap

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from run_driver import Toy
@@ -46,38 +47,88 @@ def test_the_first_signal_asks_once_and_both_who_watch_see_the_second(asked):
 
 
 SUSPENDED = """
-import time
-from plugrl.core.run.deadlines import Deadlines
-from plugrl.core.run.process.signals import SignalWatch
+import asyncio, pathlib, signal, sys, time
+from run_driver import Toy, make
 
-deadlines = Deadlines(lambda phase: print("late"), grace=0.2)
-watch = SignalWatch(print, print, deadlines.suspension)
-watch.install()
-with deadlines.phase("rollout", 5.0):
-    print("ready", flush=True)
-    # Busy, so that the thread that watches is late when the process goes on.
-    end = time.process_time() + 0.3
-    while time.process_time() < end: pass
+run = make(pathlib.Path.cwd(), "hang")
+run._deadlines._grace = 0.2
+run.attach(Toy())
+with run:
+    if "asyncio" in sys.argv:
+        loop = asyncio.new_event_loop()
+        # Whose own descriptor is told of signals then, and nobody's once it is closed.
+        loop.add_signal_handler(signal.SIGUSR1, print)
+        loop.close()
+    with run.phase("rollout"):
+        print("ready", flush=True)
+        # Busy, so that the thread that watches is late when the process goes on.
+        end = time.process_time() + 0.3
+        while time.process_time() < end: pass
+    run.end_step(1, {"value": 1.0})
+assert signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
 print("done")
 """
 
 
-@pytest.mark.integration
-def test_the_time_in_which_a_terminal_has_suspended_a_run_counts_against_no_deadline():
-    # A group of its own in this session, as a job of a shell has.
+def suspended(tmp_path, *words, **how):
+    """A run in a process of its own, to which a terminal sends Ctrl-Z twice."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SUSPENDED],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, process_group=0,
+        [sys.executable, "-c", SUSPENDED, *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        **how,
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTSTP)
+    process.send_signal(signal.SIGTSTP)
+    return process
+
+
+@pytest.mark.integration
+def test_a_run_that_no_shell_could_let_go_on_is_not_suspended(tmp_path):
+    process = suspended(tmp_path, start_new_session=True)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "done\n", "")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("descriptor", ["own", "asyncio"])
+def test_the_time_in_which_a_terminal_has_suspended_a_run_counts_against_no_deadline(
+    tmp_path, descriptor
+):
+    # A group of its own in this session, as a job of a shell has.
+    process = suspended(tmp_path, descriptor, process_group=0)
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     # Longer than the deadline, and than the gap between ticks that is taken for a suspension.
     time.sleep(7)
     process.send_signal(signal.SIGCONT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "done\n", "")
+
+
+FORKING = """
+import os, signal, time
+from plugrl.core.run.process.signals import SignalWatch
+
+asked = []
+watch = SignalWatch(asked.append, asked.append)
+watch.install()
+ready, own = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(own, b"1")
+    time.sleep(60)
+os.read(ready, 1)
+os.kill(child, signal.SIGTERM)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+time.sleep(0.3)
+assert not asked, asked
+assert signal.getsignal(signal.SIGTERM) == watch._handle
+"""
+
+
+def test_a_signal_to_a_forked_process_is_none_to_the_run():
+    subprocess.run([sys.executable, "-c", FORKING], check=True, timeout=30)
 
 
 class Finite(Toy):

@@ -1,6 +1,7 @@
 """SIGINT and SIGTERM: the first one requests a stop, the second one ends the process at once.
 
-SIGTSTP, which a terminal sends for Ctrl-Z, suspends the process as it does without a run.
+SIGTSTP, which a terminal sends for Ctrl-Z, suspends the process, as soon as no call holds the
+interpreter lock (GIL), and no deadline counts that time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 #: Signals that arrived while a run was being created; see :func:`defer_signals`.
 _early: list[signal.Signals] = []
+#: Those whose handlers are set.
+_installed: set[SignalWatch] = set()
 
 
 class SignalWatch:
@@ -66,7 +69,8 @@ class SignalWatch:
             self._previous[number] = signal.signal(number, self._handle)
         # Whoever ignores it, or has a handler, keeps it.
         if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
-            self._previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _leave_to_thread)
+            self._previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._handle_suspension)
+        _installed.add(self)
         threading.Thread(
             target=self._watch, args=(reader,), name="plugrl-signals", daemon=True
         ).start()
@@ -80,35 +84,59 @@ class SignalWatch:
         """Restore the previous handlers."""
         if self._sockets is None:
             return
-        for number, handler in self._previous.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        signal.set_wakeup_fd(self._old_descriptor)
+        self.let_go()
         for end in self._sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
         self._sockets = None
 
+    def let_go(self) -> None:
+        """Restore the previous handlers; a forked process must do so, or it signals its parent."""
+        _installed.discard(self)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(self._old_descriptor)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._handled += 1
         self._note(signal.Signals(number), self._handled)
 
+    def _handle_suspension(self, number: int, frame: FrameType | None) -> None:
+        # The thread sees to it, unless somebody else, such as asyncio, has taken its descriptor.
+        assert self._sockets is not None
+        own = self._sockets[1].fileno()
+        current = signal.set_wakeup_fd(own, warn_on_full_buffer=False)
+        if current != own:
+            signal.set_wakeup_fd(current)
+            self._suspend()
+
+    def _suspend(self) -> None:
+        with self._suspension():
+            # It has no handler, so that the process stops, unless no shell could let it go on: then
+            # the kernel drops it, as SIGTSTP. To this thread, so that no other is stopped first.
+            signal.pthread_kill(threading.get_ident(), signal.SIGTTOU)
+
     def _watch(self, reader: socket.socket) -> None:
         while True:
             try:
-                received = reader.recv(16)
+                received = reader.recv(4096)
             except OSError:
                 return
             if not received:
                 return
-            for number in received:
-                if number in _CODES:
-                    self._read += 1
-                    self._note(signal.Signals(number), self._read)
-                elif number == signal.SIGTSTP:
-                    with self._suspension():
-                        # To this thread, so that it is stopped with all others before it goes on.
-                        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+            self._note_all(received)
+            if signal.SIGTSTP in received:
+                self._suspend()
+                # Whatever came until the process went on asks for no other suspension.
+                with contextlib.suppress(OSError):
+                    self._note_all(reader.recv(4096, socket.MSG_DONTWAIT))
+
+    def _note_all(self, received: bytes) -> None:
+        for number in received:
+            if number in _CODES:
+                self._read += 1
+                self._note(signal.Signals(number), self._read)
 
     def _note(self, number: signal.Signals, count: int) -> None:
         if count >= 2:
@@ -120,8 +148,12 @@ class SignalWatch:
             self._on_first(number)
 
 
-def _leave_to_thread(number: int, frame: FrameType | None) -> None:
-    """Handle a signal in the thread that reads the wake-up descriptor alone."""
+def _let_go_in_child() -> None:
+    for watch in _installed.copy():
+        watch.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 @contextlib.contextmanager
