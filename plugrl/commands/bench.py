@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from plugrl.core.sandbox.inside.syntax import parse_python
+
 EXAMPLES = """
 plugrl bench --list
 plugrl bench grpo_cpu --no-peer
@@ -101,7 +103,7 @@ def _about(path: Path) -> str:
     import ast
 
     try:
-        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        text = ast.get_docstring(parse_python(path.read_text(encoding="utf-8"))) or ""
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         return f"cannot be read: {type(error).__name__}"
     return text.partition("\n")[0].rstrip(".")

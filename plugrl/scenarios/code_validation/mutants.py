@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from plugrl.core.sandbox.inside.syntax import parse_python
+
 _COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.GtE),
@@ -57,7 +59,7 @@ def normalise(program: str) -> str:
     Raises:
         SyntaxError: it is no Python.
     """
-    return ast.unparse(ast.parse(program))
+    return ast.unparse(parse_python(program))
 
 
 def mutants(program: str) -> list[Mutant]:
@@ -71,7 +73,7 @@ def mutants(program: str) -> list[Mutant]:
     Raises:
         SyntaxError: it is no Python.
     """
-    tree = ast.parse(normalise(program))
+    tree = parse_python(normalise(program))
     source = ast.unparse(tree)
     before, odd = source.splitlines(), len(_ODD.findall(source))
     found: dict[str, Mutant] = {}

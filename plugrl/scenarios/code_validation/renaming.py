@@ -7,6 +7,8 @@ import builtins
 
 import numpy as np
 
+from plugrl.core.sandbox.inside.syntax import parse_python
+
 #: Names that programs of any subject might use, so that a name tells nothing about its program.
 _NAMES = (
     "a", "b", "c", "d", "e", "g", "h", "i", "j", "k", "m", "n", "p", "q", "r", "s", "t", "u", "v",
@@ -23,7 +25,7 @@ def rename_variables(program: str, seed: tuple[int, ...]) -> str:
     Raises:
         SyntaxError: it is no Python.
     """
-    tree = ast.parse(program)
+    tree = parse_python(program)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     fixed = {f.name for f in functions} | {a.arg for f in functions for a in f.args.args}
     bound = dict.fromkeys(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plugrl.core.sandbox.inside.assertions import fault_of
+from plugrl.core.sandbox.inside.syntax import parse_python
 from plugrl.core.sandbox.jobs import ProgramOutcome, Runner
 
 _NONE = object()
@@ -180,7 +181,7 @@ def _judged_as(test: Test, trusted: bool) -> Test:
 
 def _always_true_line(code: str) -> int | None:
     """The line of a comparison in code that every program passes; None: it may fail."""
-    tree = ast.parse(code)
+    tree = parse_python(code)
     if any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(tree)):
         return None
     return next(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from plugrl.core.sandbox.inside.syntax import parse_python
 from plugrl.core.text.agents.parsing import ParsedReply, Parser, ToolCall
 
 _LOOKS = re.compile(r"\[?\s*[A-Za-z_][\w.]*\s*\(")
@@ -22,7 +23,7 @@ class PythonicParser(Parser):
         if not _LOOKS.match(stripped):
             return ParsedReply(content=text)
         try:
-            body = ast.parse(stripped, mode="eval").body
+            body = parse_python(stripped, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if not stripped.startswith("["):
                 # Prose may begin with a word and a bracket.

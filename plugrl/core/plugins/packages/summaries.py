@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from plugrl.core.plugins.kinds import Record
+from plugrl.core.sandbox.inside.syntax import parse_python
 
 #: How many re-exports are followed from the name in a target to its definition.
 _STEPS = 5
@@ -84,7 +85,7 @@ def _summary_in_file(file: str, module: str, attribute: str, steps: int = _STEPS
 @lru_cache(maxsize=256)
 def _parse_file(file: str) -> ast.Module | None:
     try:
-        return ast.parse(Path(file).read_bytes())
+        return parse_python(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
 

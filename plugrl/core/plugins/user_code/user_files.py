@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from plugrl.core.plugins.user_code.relocation import relocated
+from plugrl.core.sandbox.inside.syntax import parse_python
 
 USER_PACKAGE_PREFIX = "plugrl_user_"
 #: The folder behind each of these packages.
@@ -127,7 +128,7 @@ def _check_plain_imports(file: str, folder: str) -> None:
     with open(file, "rb") as source:
         code = source.read()
     try:
-        tree = ast.parse(code, file)
+        tree = parse_python(code, file)
     except SyntaxError:
         # The import itself says so, with the line also where that is hard to know.
         return

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
+from plugrl.core.sandbox.inside.syntax import parse_python
 from plugrl.core.sandbox.inside.value_codec import decode, encode, parse_json
 
 #: Names that tests use without importing them, and their modules.
@@ -55,7 +56,7 @@ def fault_of(code: str) -> str | None:
         constant = name.isupper() and len(name) > 1
         if name[:1].isupper() and not constant and name != _SOLUTION:
             return f"makes objects of {name}, a class of the program"
-    tree = ast.parse(code)
+    tree = parse_python(code)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
@@ -84,7 +85,7 @@ def _free_names(code: str) -> set[str]:
 
 
 def _called_names(code: str) -> set[str]:
-    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    calls = (node.func for node in ast.walk(parse_python(code)) if isinstance(node, ast.Call))
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
