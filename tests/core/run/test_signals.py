@@ -117,7 +117,8 @@ ready, own = os.pipe()
 child = os.fork()
 if child == 0:
     os.write(own, b"1")
-    time.sleep(60)
+    time.sleep(20)
+    os._exit(1)
 os.read(ready, 1)
 os.kill(child, signal.SIGTERM)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
