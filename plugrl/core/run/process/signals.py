@@ -81,18 +81,18 @@ class SignalWatch:
             signal.raise_signal(number)
 
     def uninstall(self) -> None:
-        """Restore the previous handlers."""
+        """Restore the previous handlers, and end the thread."""
         if self._sockets is None:
             return
-        self.let_go()
+        self.restore_handlers()
         for end in self._sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
         self._sockets = None
 
-    def let_go(self) -> None:
-        """Restore the previous handlers; a forked process must do so, or it signals its parent."""
+    def restore_handlers(self) -> None:
+        """Handle signals as before; without it a forked process would tell its parent of them."""
         _installed.discard(self)
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -148,12 +148,12 @@ class SignalWatch:
             self._on_first(number)
 
 
-def _let_go_in_child() -> None:
+def _restore_handlers_in_child() -> None:
     for watch in _installed.copy():
-        watch.let_go()
+        watch.restore_handlers()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_restore_handlers_in_child)
 
 
 @contextlib.contextmanager
