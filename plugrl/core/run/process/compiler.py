@@ -95,6 +95,17 @@ def prepare_compiling() -> None:
         callback_handler.register_end_callback(_end)
 
 
+def constant_floats() -> Any:
+    """Within it, floats of a module, such as the epsilon of a norm, are constants of a graph.
+
+    Otherwise they are tensors on the CPU, for which a GPU's graph may call C++: to compile that,
+    torch first tries for half a minute what the processor can do.
+    """
+    from torch._dynamo import config
+
+    return config.patch(specialize_float=True)
+
+
 def is_compiling() -> bool:
     """Whether something is being compiled in this process, after :func:`prepare_compiling`."""
     return bool(_under_way)

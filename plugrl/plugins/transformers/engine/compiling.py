@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.fx.experimental import _config as shapes
 
-from plugrl.core.run.process.compiler import missing_compiler, prepare_compiling
+from plugrl.core.run.process.compiler import (
+    constant_floats,
+    missing_compiler,
+    prepare_compiling,
+)
 from plugrl.plugins.transformers import compile_payback
 from plugrl.plugins.transformers.training.compiling import layers_of
 
@@ -71,12 +75,17 @@ class StepCompiler:
             yield
             return
         if not self._calls:
-            self._calls = [torch.compile(layer._call_impl, dynamic=True) for layer in self._layers]
+            # What could run side by side, such as the norms of queries and keys, is one kernel.
+            options: dict[str, Any] = {"combo_kernels": True}
+            self._calls = [
+                torch.compile(layer._call_impl, dynamic=True, options=options)
+                for layer in self._layers
+            ]
         for layer, call in zip(self._layers, self._calls, strict=True):
             layer._compiled_call_impl = call
         try:
             # A batch as large as a head is wide would else be taken for one of that size alone.
-            with shapes.patch(use_duck_shape=False):
+            with shapes.patch(use_duck_shape=False), constant_floats():
                 yield
         finally:
             for layer in self._layers:

@@ -10,6 +10,7 @@ import torch
 
 from plugrl.core.run.process.compiler import (
     compiler_failure,
+    constant_floats,
     missing_compiler,
     prepare_compiling,
 )
@@ -91,10 +92,7 @@ class CompiledLayers:
         for layer in self._layers:
             # Not the module: what spreads weights over ranks acts before and after this.
             compiled = torch.compile(layer.forward, dynamic=True, options=options)
-            # Floats of a layer, such as the epsilon of its norms, are constants. Otherwise they are
-            # tensors on the CPU, for which a GPU's graph calls C++: to compile that, torch first
-            # tries for half a minute what the processor can do.
-            layer.forward = torch._dynamo.config.patch(specialize_float=True)(compiled)
+            layer.forward = constant_floats()(compiled)
         if model.device.type != "cpu":
             # For all that this process compiles: graphs of other sizes follow later.
             torch._functorch.config.activation_memory_budget = self._memory_budget
