@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 
 from plugrl.core.errors import RunError
 from plugrl.core.text.inference.requests import GenerationRequest
@@ -77,6 +78,18 @@ def test_one_graph_serves_the_layers_of_batches_of_all_sizes():
     for count in (3, 20, 60):
         engine.generate(many(count, max_new_tokens=20))
     assert counters["stats"]["unique_graphs"] == compiled
+
+
+def test_norms_of_queries_and_keys_are_one_kernel_with_constant_epsilons():
+    torch._dynamo.reset()
+    engine = small.load("qwen3", "cuda", compile=True)
+    with torch._inductor.config.patch(force_disable_caches=True):
+        _, sources = run_and_get_code(engine.generate, many(8, max_new_tokens=20))
+    (layer,) = (source for source in sources if "append_and_attend" in source)
+    assert layer.count("combo_grid_meta") == 1
+    # A number that were an input would be a tensor on the CPU, read back within each step.
+    assert ".item()" not in layer
+    assert "cpp_pybinding" not in layer
 
 
 def test_equal_seeds_give_equal_tokens_from_run_to_run():
