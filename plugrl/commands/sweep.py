@@ -111,7 +111,7 @@ def command(
         raise UsageError("--trials, --workers and --name are of a search; add --with optuna")
     plan = plan_runs(config, grid or [], seeds, config_path=config_path or [], metrics=metric or [])
     if not quiet:
-        note(f"{len(plan)} runs: {len(plan) // seeds} combinations with {seeds} seed(s) each")
+        note(f"{len(plan)} runs: {len(plan) // seeds} combinations, seeds of each: {seeds}")
     ended: list[FinishedRun] = []
     try:
         for one in train_runs(plan):

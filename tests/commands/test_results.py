@@ -47,6 +47,11 @@ def test_first_last_and_best_are_those_of_the_headline(folder):
     ]
 
 
+def test_the_time_of_a_resumed_run_is_that_of_its_last_part(folder):
+    place = folder([validated(0, 0.25), validated(3, 0.5)], resumed="2026-01-01T11:00:00+00:00")
+    assert summary(place)[0] == "sums: done, 3 steps, 2:03 since it was resumed"
+
+
 def test_a_loss_is_best_where_it_is_smallest(folder):
     place = folder(
         [validated(1, 2.0), validated(2, 1.0), validated(3, 1.5)],

@@ -26,9 +26,8 @@ def summary(folder: Path, phases: Sequence[str] = ()) -> list[str]:
     """
     status, metrics = read_status(folder), read_jsonl(folder / METRICS_FILE)
     place = display_path(folder)
-    took = _seconds(status)
-    time = "" if took is None else f" in {duration(took)}"
-    lines = [f"{folder.parent.name}: {status.get('state')}, {trained_steps(metrics)}{time}"]
+    steps = trained_steps(metrics)
+    lines = [f"{folder.parent.name}: {status.get('state')}, {steps}{_time(status)}"]
     found = headline_of(status, metrics)
     if found is not None:
         lines.append(headline_line(found, metrics, phases))
@@ -87,10 +86,12 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _seconds(status: Mapping[str, Any]) -> float | None:
-    """How long the run took since it began or was resumed last."""
+def _time(status: Mapping[str, Any]) -> str:
+    """How long the run took, or since it was resumed last; how long before that is not known."""
+    resumed = status.get("resumed")
     try:
-        began = datetime.fromisoformat(status.get("resumed") or status["started"])
-        return (datetime.fromisoformat(status["ended"]) - began).total_seconds()
+        began = datetime.fromisoformat(resumed or status["started"])
+        took = (datetime.fromisoformat(status["ended"]) - began).total_seconds()
     except (KeyError, TypeError, ValueError):
-        return None
+        return ""
+    return f", {duration(took)} since it was resumed" if resumed else f" in {duration(took)}"
