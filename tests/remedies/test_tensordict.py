@@ -283,7 +283,7 @@ ROWS: list[Row] = [
     ),
     row(
         "trainer.type=reinforce rl.clip_value=true",
-        "needs the clip range of ppo, which this trainer has not; leave it out",
+        "needs the clip range of ppo, and this trainer has none; leave it out",
         "-rl.clip_value",
         base="nets",
     ),

@@ -88,7 +88,7 @@ class OnPolicyRlConfig(RlConfig):
     def __post_init__(self) -> None:
         if self.clip_value:
             raise ConfigError(
-                "clip_value needs the clip range of ppo, which this trainer has not; leave it out"
+                "clip_value needs the clip range of ppo, and this trainer has none; leave it out"
             )
 
 
