@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plugrl.core.text.inference.sampling import SamplingParams
 from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
-from plugrl.core.text.rollout.rounds import Pending, Round, serve
+from plugrl.core.text.rollout.rounds import Round, answer_round
 from plugrl.core.text.rollout.stream import AttemptStream, LocalStream, Spent
 from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.core.text.rollout.validate_rollout import Attribution
@@ -102,15 +103,10 @@ class LockstepRollouts:
         self, prompts: Sequence[Prompt], context: RolloutContext
     ) -> dict[int, list[Trajectory]]:
         found: dict[int, list[Trajectory]] = {}
-        round_ = Round(tuple(self._services), self._serve)
+        round_ = Round(tuple(self._services), partial(answer_round, self._services))
         attempts = self._attempts.run(round_, dict(enumerate(prompts)), context, found.__setitem__)
         run_coroutine(attempts)
         return found
-
-    def _serve(self, pending: list[Pending]) -> None:
-        outcomes = serve(self._services, [entry.asked for entry in pending])
-        for entry, outcome in zip(pending, outcomes, strict=True):
-            entry.settle(outcome)
 
     def metrics(self) -> dict[str, float]:
         """What happened to worker processes since the last call."""

@@ -78,6 +78,13 @@ def serve(
     return [outcome for outcome in outcomes if outcome is not None]
 
 
+def answer_round(services: Mapping[str, InferenceService], pending: Sequence[Pending]) -> None:
+    """Let the models answer the pending requests of one round, and settle each."""
+    outcomes = serve(services, [entry.asked for entry in pending])
+    for entry, outcome in zip(pending, outcomes, strict=True):
+        entry.settle(outcome)
+
+
 @dataclass(slots=True)
 class _Gathered:
     """Something that is done for several rollouts at once; one of them gets the whole list."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ContractError, PlugrlError, RunError
@@ -12,7 +13,7 @@ from plugrl.core.protocol.nested_array_dict import NestedArrayDict
 from plugrl.core.text.inference.services import TokenLimits
 from plugrl.core.text.protocol.nested import nested_rollouts
 from plugrl.core.text.rollout.attempts import Attempts, RolloutContext
-from plugrl.core.text.rollout.rounds import Pending, Round, serve
+from plugrl.core.text.rollout.rounds import Round, answer_round
 from plugrl.core.text.rollout.time_limits import run_coroutine
 from plugrl.core.text.staged.journal import as_plain, from_plain, trajectories_of
 from plugrl.core.text.staged.limits import LimitReachedError, Usage
@@ -137,20 +138,13 @@ class EpisodeSampler:
         tokenizers = {name: service.tokenizer for name, service in services.items()}
         attempts = Attempts(worker, tokenizers, TokenLimits.of(services), timeout=self._timeout)
         try:
-            running = attempts.run(
-                Round(tuple(services), self._serve), prompts, context, failed.__setitem__
-            )
-            run_coroutine(running)
+            round_ = Round(tuple(services), partial(answer_round, services))
+            run_coroutine(attempts.run(round_, prompts, context, failed.__setitem__))
         except PlugrlError as error:
             if self._meter.reached is not None:
                 raise LimitReachedError(self._meter.reached) from error
             raise
         return [trajectory for number in sorted(failed) for trajectory in failed[number]]
-
-    def _serve(self, pending: list[Pending]) -> None:
-        outcomes = serve(self._services, [entry.asked for entry in pending])
-        for entry, outcome in zip(pending, outcomes, strict=True):
-            entry.settle(outcome)
 
     def _recording_worker(
         self, play: Play, found: dict[Key, _Finished], journal: RolloutJournal | None
