@@ -24,6 +24,7 @@ from plugrl.core.text.evaluate.evaluator import (
 from plugrl.core.text.inference.chat import encode_prompt, encode_reply, is_messages
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.loading import hub_tokenizer, without_bars
+from plugrl.plugins.transformers.scorers.models import folder_of, in_batches, pad_with_mask
 
 if TYPE_CHECKING:
     from plugrl.core.config.preflight import Finding, Preflight
@@ -67,7 +68,7 @@ class RewardModelEvaluator(Evaluator):
         """A folder that holds no sequence classifier, or a run that holds no reward model."""
         path = check.section.path
         if path is not None:
-            fault = _folder_fault(Path(os.path.expanduser(path)))
+            fault = _folder_fault(folder_of(path))
             if fault:
                 yield f"{check.path}.path", f"{path}: {fault}"
             return
@@ -97,12 +98,10 @@ class RewardModelEvaluator(Evaluator):
             ValueError: prompt and answer are longer than its context.
         """
         rows = [self._tokens(data, target) for data, target in items]
-        # Rows of like lengths together: padding costs as much as tokens.
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         rewards = [0.0] * len(rows)
-        for start in range(0, len(order), self.config.batch_size):
-            some = order[start : start + self.config.batch_size]
-            for i, reward in zip(some, self._scorer([rows[i] for i in some]), strict=True):
+        for places in in_batches(rows, self.config.batch_size):
+            scored = self._scorer([rows[i] for i in places])
+            for i, reward in zip(places, scored, strict=True):
                 rewards[i] = round(reward, _DECIMALS)
         return [EvaluationRunResult(r, metrics={"reward_model": r}) for r in rewards]
 
@@ -120,7 +119,7 @@ class RewardModelEvaluator(Evaluator):
     @cached_property
     def _scorer(self) -> _Scorer:
         if self.config.path is not None:
-            return _Classifier(Path(os.path.expanduser(self.config.path)))
+            return _Classifier(folder_of(self.config.path))
         return _of_run(self.config.run, self.config.checkpoint, self.config.model)
 
 
@@ -163,14 +162,8 @@ class _Classifier:
     def __call__(self, rows: Sequence[list[int]], /) -> list[float]:
         if self._padding is None and len(rows) > 1:
             return [self([row])[0] for row in rows]
-        width = max(map(len, rows))
-        fill = self._padding or 0
-        ids = torch.tensor([row + [fill] * (width - len(row)) for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-        device = self._model.device
-        logits = self._model(
-            input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
-        ).logits
+        ids, mask = pad_with_mask(rows, self._padding or 0, self._model.device)
+        logits = self._model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         return [float(score) for score in logits[:, 0].float()]
 
 

@@ -23,7 +23,7 @@ from plugrl.plugins.transformers.scorers.models import (
     folder_of,
     in_batches,
     load_model_and_tokenizer,
-    pad_rows,
+    pad_with_mask,
 )
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class _Classifier:
     def __call__(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """The probability of every label, for each row."""
         fill = 0 if self._fill is None else self._fill
-        ids, mask = pad_rows(rows, fill, self._model.device)
+        ids, mask = pad_with_mask(rows, fill, self._model.device)
         logits = self._model(input_ids=ids, attention_mask=mask).logits.float()
         made = logits.softmax(-1) if self.labels.softmax else logits.sigmoid()
         found: list[list[float]] = made.tolist()

@@ -23,7 +23,7 @@ from plugrl.plugins.transformers.scorers.models import (
     has_parameter,
     in_batches,
     load_model_and_tokenizer,
-    pad_rows,
+    pad_with_mask,
 )
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class _Guard:
         rows = list(dict.fromkeys(p + word[:-1] for p in prompts for word in self._verdicts))
         places = {row: number for number, row in enumerate(rows)}
         first = min(map(len, prompts)) - 1
-        ids, mask = pad_rows(rows, 0, self._model.device)
+        ids, mask = pad_with_mask(rows, 0, self._model.device)
         # The distributions before the verdicts would take most of the memory.
         few = has_parameter(self._model.forward, "logits_to_keep")
         options = {"logits_to_keep": ids.shape[1] - first} if few else {}

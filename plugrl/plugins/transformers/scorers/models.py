@@ -1,4 +1,4 @@
-"""Models of scorers: loaded from folders, batched by length, on a device of their own."""
+"""Models that score texts: loaded from folders, batched by length, on a device of their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.plugins.user_code.error_location import first_line
+from plugrl.core.text.batch import pad_rows
 from plugrl.plugins.transformers.loading import without_bars
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -93,14 +95,13 @@ def in_batches(rows: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def pad_rows(
+def pad_with_mask(
     rows: Sequence[Sequence[int]], fill: int, device: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask of rows that are filled up on the right, [B, T] each."""
-    width = max(map(len, rows))
-    ids = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], device=device)
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
-    return ids, mask
+    """Token ids and attention mask of rows that are padded on the right, [B, T] each."""
+    ids = pad_rows(rows, np.int64, fill)
+    mask = pad_rows([[1] * len(row) for row in rows], np.int64, 0)
+    return ids.to(device), mask.to(device)
 
 
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
