@@ -33,7 +33,7 @@ Metrics = dict[str, tuple[float, float]]
 LossOutput = tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]
 Loss = Callable[[torch.Tensor, Batch, Any], LossOutput]
 
-#: Key of the per-token weights, [B, T], that ``weigh`` adds to a batch.
+#: Key of the per-token weights, [B, T], that ``attach_loss_weights`` adds to a batch.
 LOSS_WEIGHTS = "loss_weights"
 #: Key of per-token factors, [B, T], of the loss but not of its terms; absent: 1.
 SAMPLER_WEIGHTS = "sampler_weights"
