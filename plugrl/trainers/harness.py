@@ -212,29 +212,34 @@ class HarnessTrainer(Trainer):
 
     @property
     def environment(self) -> Environment:
-        """What grows the rollout trees."""
+        """The environment, which grows the rollout trees."""
         if self._environment is None:
             self._set_up()
         assert self._environment is not None
         return self._environment
 
     @property
+    def _system(self) -> Any:
+        """The system of the environment; in a run it is a :class:`LanguageModelSystem`."""
+        return self.environment.system
+
+    @property
     def algorithm(self) -> HarnessAlgorithm:
-        """What makes losses of them."""
+        """The algorithm, which makes losses of rollout trees."""
         self._set_up()
         assert self._algorithm is not None
         return self._algorithm
 
     @property
     def harness(self) -> Harness:
-        """What stands between the two and this trainer."""
+        """The harness, which collects experiences and makes batches and losses of them."""
         self._set_up()
         assert self._harness is not None
         return self._harness
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Of the parameters of the system."""
+        """The optimizer of the system's parameters."""
         self._set_up()
         return self._optimizer
 
@@ -310,8 +315,7 @@ class HarnessTrainer(Trainer):
         """Run all training steps; after a resume, the remaining ones."""
         with self._closed_in_a_run():
             if self._context is not None:
-                system: Any = self.environment.system
-                self.run.places.add("models", system.models.places)
+                self.run.places.add("models", self._system.models.places)
             self._set_up()
             total = self.config.training_steps
             if self._step < 0:
@@ -476,8 +480,7 @@ class HarnessTrainer(Trainer):
         """In a run the models are this trainer's, and are closed; without one the caller's."""
         with ExitStack() as stack:
             if self._context is not None:
-                system: Any = self.environment.system
-                stack.callback(system.close)
+                stack.callback(self._system.close)
             yield
 
     def _progress(self, total: int) -> Any:
@@ -496,8 +499,7 @@ class HarnessTrainer(Trainer):
 
     def export_weights(self) -> dict[str, Mapping[str, torch.Tensor]]:
         """Copies of the weights that are trained, or were in an earlier phase, by model name."""
-        system: Any = self.environment.system
-        weights: dict[str, Mapping[str, torch.Tensor]] = system.models.weights()
+        weights: dict[str, Mapping[str, torch.Tensor]] = self._system.models.weights()
         return weights
 
     def import_weights(self, handed: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
@@ -507,9 +509,8 @@ class HarnessTrainer(Trainer):
     def loaded_models(self) -> Models:
         """The models with the weights of the loaded state; they are not trained further."""
         self._load_weights()
-        system: Any = self.environment.system
-        system.sync_weights()
-        models: Models = system.models
+        self._system.sync_weights()
+        models: Models = self._system.models
         return models
 
     def export(self, model: Model, folder: Path, *, adapter: bool = False) -> None:
@@ -529,7 +530,7 @@ class HarnessTrainer(Trainer):
             "micro_batches": self._micro_batches,
             "updates": self._updates,
             "last_metrics": dict(self._last_metrics),
-            "system": self.environment.system.state_dict(),
+            "system": self._system.state_dict(),
             "optimizer": optimizer_state(self.optimizer),
             "gradients": gradients(self._parameters) if waits else {},
             "harness": self.harness.state_dict(),
@@ -546,7 +547,7 @@ class HarnessTrainer(Trainer):
             self._apply(state)
 
     def _apply(self, state: Mapping[str, Any]) -> None:
-        self.environment.system.load_state_dict(state["system"])
+        self._system.load_state_dict(state["system"])
         load_optimizer(self._optimizer, state["optimizer"]["state"], state["optimizer"]["options"])
         load_gradients(self._parameters, state["gradients"])
         self.harness.load_state_dict(state["harness"])

@@ -314,7 +314,7 @@ class HFASTTrainer(HarnessTrainer):
 
     def _save(self, name: str, step: int) -> None:
         def write(folder: Path) -> None:
-            self.environment.system.save_pretrained(folder)
+            self._system.save_pretrained(folder)
 
         place = self.checkpoints / name
         try:
