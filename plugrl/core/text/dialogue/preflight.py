@@ -80,10 +80,10 @@ def _model_findings(check: Preflight, section: Any) -> Iterator[Finding]:
             if getattr(service, method) is getattr(TrainService, method):
                 yield f"models.{tester}.train", no_own_optimizer(service, method)
                 return
-    yield from _without_effect(check, tester, train)
+    yield from _without_effect(tester, train)
 
 
-def _without_effect(check: Preflight, tester: str, train: Any) -> Iterator[Finding]:
+def _without_effect(tester: str, train: Any) -> Iterator[Finding]:
     """Numbers of an optimizer that somebody wrote, where the trainer has its own."""
     plain = OptimizerConfig()
     own = {"learning_rate": "lr"}
