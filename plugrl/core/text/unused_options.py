@@ -84,35 +84,35 @@ def _unused(algorithm: Mapping[str, Any], *, valued: bool) -> Iterator[UnusedOpt
     kl, value = algorithm.get("kl"), algorithm.get("value")
     correction, overlong = algorithm.get("sampler_correction"), algorithm.get("overlong")
     if kl is not None:
-        off = not kl.reward.coefficient, not kl.loss.coefficient
-        yield from _non_default_if(
-            "kl.reward", kl.reward, KlRewardConfig(), off[0], "coefficient is 0"
-        )
-        fixed = kl.reward.controller == "fixed" and not off[0]
-        yield from _non_default_if(
-            "kl.reward", kl.reward, KlRewardConfig(), fixed, "controller is fixed",
-            ("target", "horizon"),
-        )  # fmt: skip
-        yield from _non_default_if("kl.loss", kl.loss, KlLossConfig(), off[1], "coefficient is 0")
-        both = "kl.reward.coefficient and kl.loss.coefficient are 0"
-        yield from _non_default_if("kl", kl, KlConfig(), all(off), both, ("model",))
-    if value is not None:
+        yield from _unused_of_kl(kl)
+    if value is not None and not valued:
         why = "no advantage or loss reads values of states"
-        yield from _non_default_if("value", value, ValueConfig(), not valued, why)
-    if correction is not None:
-        off_ = correction.level == "none"
+        yield from non_default_options(value, ValueConfig(), why, path="value.")
+    if correction is not None and correction.level == "none":
         default = SamplerCorrectionConfig()
-        yield from _non_default_if("sampler_correction", correction, default, off_, "level is none")
-    if overlong is not None:
+        yield from non_default_options(
+            correction, default, "level is none", path="sampler_correction."
+        )
+    if overlong is not None and not overlong.buffer:
         names = ("penalty", "length")
-        none = not overlong.buffer
-        yield from _non_default_if(
-            "overlong", overlong, OverlongConfig(), none, "buffer is 0", names
+        yield from non_default_options(
+            overlong, OverlongConfig(), "buffer is 0", names, path="overlong."
         )
 
 
-def _non_default_if(
-    path: str, section: Any, default: Any, off: bool, reason: str, names: tuple[str, ...] = ()
-) -> Iterator[UnusedOption]:
-    if off:
-        yield from non_default_options(section, default, reason, names, path=f"{path}.")
+def _unused_of_kl(kl: Any) -> Iterator[UnusedOption]:
+    reward, loss = kl.reward, kl.loss
+    if not reward.coefficient:
+        yield from non_default_options(
+            reward, KlRewardConfig(), "coefficient is 0", path="kl.reward."
+        )
+    elif reward.controller == "fixed":
+        names = ("target", "horizon")
+        yield from non_default_options(
+            reward, KlRewardConfig(), "controller is fixed", names, path="kl.reward."
+        )
+    if not loss.coefficient:
+        yield from non_default_options(loss, KlLossConfig(), "coefficient is 0", path="kl.loss.")
+    if not reward.coefficient and not loss.coefficient:
+        both = "kl.reward.coefficient and kl.loss.coefficient are 0"
+        yield from non_default_options(kl, KlConfig(), both, ("model",), path="kl.")
