@@ -200,7 +200,7 @@ class HFASTTrainer(HarnessTrainer):
         self._autocast = (device, _DTYPES.get(precision))
 
     def make_optimizer(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
-        """That of the base with weight decay, and what scales gradients in half precision."""
+        """The base class's optimizer with weight decay; makes the gradient scaler for fp16 too."""
         optimizer = super().make_optimizer(parameters)
         for group in optimizer.param_groups:
             group["weight_decay"] = self.options.weight_decay

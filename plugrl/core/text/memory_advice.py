@@ -8,13 +8,13 @@ from plugrl.core.config.plan import MICRO_BATCH_ROWS
 
 
 def loading_shortage(name: str, device: str, dtype: str) -> str:
-    """That there is no memory for the weights of model ``name``, and what takes less."""
+    """Say that there is no memory for the weights of model ``name``, and what takes less."""
     smaller = f", or set models.{name}.source.dtype=bfloat16" if dtype == "float32" else ""
     return f"model {name!r} does not fit into the memory of {device}: take a smaller model{smaller}"
 
 
 def sampling_shortage(name: str, device: str) -> str:
-    """That memory ran out while model ``name`` was sampled from, and what takes less."""
+    """Say that memory ran out while model ``name`` was sampled from, and what takes less."""
     return (
         f"model {name!r} ran out of the memory of {device} while it was sampled from: lower "
         f"models.{name}.inference.max_batch_size, or rollout_worker.max_prompt_length, or "
@@ -23,7 +23,7 @@ def sampling_shortage(name: str, device: str) -> str:
 
 
 def training_shortage(name: str, device: str, train: Any, tokens: int | None = None) -> str:
-    """That memory ran out while model ``name`` was trained, and what takes less.
+    """Say that memory ran out while model ``name`` was trained, and what takes less.
 
     The arguments are those of :func:`training_remedies`.
     """

@@ -46,9 +46,8 @@ def run_ids_warning(cls: type) -> str | None:
         return None
     return (
         f"{cls.__name__}{location_suffix(cls)} reads run_id and never group_id: here run_id "
-        "numbers the "
-        "attempts at a prompt, 0 for the first at each, so that a group of equal run ids holds "
-        "different prompts; group by group_id"
+        "numbers the attempts at a prompt, 0 for the first at each, so that a group of equal run "
+        "ids holds different prompts; group by group_id"
     )
 
 

@@ -15,12 +15,12 @@ _SAVED_BY_STEP = {"cuda": (0.0013, 28)}
 
 
 def of_training_pass(device: str, parameters: int) -> Payback | None:
-    """Of the layers in training steps of a model of so many parameters; None: not known."""
+    """What compiled layers pay back in training steps of a model of this size; None: not known."""
     return _payback(device, _SAVED_BY_PASS, parameters)
 
 
 def of_decode_step(device: str, layers: int) -> Payback | None:
-    """Of the layers in decode steps of a model of so many; None: nothing is gained."""
+    """What so many compiled layers pay back in decode steps; None: nothing is gained."""
     return _payback(device, _SAVED_BY_STEP, layers)
 
 

@@ -144,7 +144,7 @@ class InProcessTrainService(RemoteTrainService):
         return completed_future(None)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the service ``local``, so that either can go on with the other's state."""
+        """The state of the service ``local``, so that either can go on with the other's."""
         return self._local.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -188,7 +188,7 @@ class TransformersInferenceService(InferenceService):
 
     @contextmanager
     def _decoding_beside(self) -> Iterator[None]:
-        """The same while another thread may train."""
+        """:meth:`_decoding` on the stream for decoding, while another thread may train."""
         with self._decoding(), self._stream.decoding():
             yield
 

@@ -51,7 +51,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Of the whole model, without an adapter."""
+        """Parameters of the whole model, without an adapter."""
         return self.layers * self.layer + self.root
 
     def states(self, tokens: int) -> int:

@@ -20,6 +20,7 @@ def difficulty_buckets(
     """Indexes of the problems by difficulty, the easiest bucket first; empty ones are left out.
 
     Args:
+        items: the problems.
         column: holds the difficulty; None: there is one bucket.
         edges: numbers between buckets, in order; an edge belongs to the bucket above it. Without
             edges each value of the column is a bucket.

@@ -213,7 +213,7 @@ class Order(ABC):
         return
 
     def metrics(self) -> dict[str, float]:
-        """Where the order stands."""
+        """Metrics that say where the order stands."""
         return {}
 
     @abstractmethod
@@ -271,6 +271,8 @@ class PromptLoader:
         repeat: attempts at each; they share a group id and differ in run id.
         shuffle: whether an epoch is permuted.
         seed: what the permutations depend on, with the epoch.
+        prompt_key: column of the prompt.
+        answer_key: column of the reference answer.
     """
 
     def __init__(
@@ -326,7 +328,7 @@ class PromptLoader:
             self._order.observe(index, rewards.get(group_id, []))
 
     def metrics(self) -> dict[str, float]:
-        """Where the order stands."""
+        """Metrics that say where the order stands."""
         return self._order.metrics()
 
     def state_dict(self) -> dict[str, Any]:

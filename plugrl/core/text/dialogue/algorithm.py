@@ -40,7 +40,7 @@ class HarnessAlgorithm(Component, ABC):
 
     @property
     def system(self) -> System:
-        """The models.
+        """The tester that is trained, with the target and the baseline.
 
         Raises:
             UsageError: nobody gave any yet.

@@ -69,7 +69,7 @@ class Environment(Component, ABC):
 
     @property
     def system(self) -> System:
-        """The models.
+        """The tester, the target and the baseline that dialogues are sampled from.
 
         Raises:
             UsageError: nobody gave any.
@@ -80,7 +80,7 @@ class Environment(Component, ABC):
 
     @property
     def scorer(self) -> Scorer:
-        """How far a dialogue went wrong.
+        """The scorer, which says how far a dialogue went wrong.
 
         Raises:
             UsageError: nobody gave one.

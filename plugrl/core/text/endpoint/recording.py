@@ -59,12 +59,12 @@ class Turn:
 
     @property
     def tokens(self) -> list[int]:
-        """Prompt and answer."""
+        """The tokens of the prompt and the answer."""
         return [*self.prompt.tokens, *self.completion.tokens]
 
     @property
     def text(self) -> str:
-        """Prompt and answer."""
+        """The text of the prompt and the answer."""
         return self.prompt.text + self.said
 
     @property

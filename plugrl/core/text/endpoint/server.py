@@ -150,7 +150,7 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether it serves."""
+        """Whether the server answers requests."""
         return self._thread.is_alive() and not self._server.should_exit
 
     def close(self) -> None:

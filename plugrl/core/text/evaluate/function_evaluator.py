@@ -40,7 +40,7 @@ class FunctionEvaluator(Evaluator):
 
 
 class AsyncFunctionEvaluator(FunctionEvaluator):
-    """The same for an ``async`` function."""
+    """An evaluator made of an ``async`` function, see :func:`as_evaluator`."""
 
     async def evaluate(
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget

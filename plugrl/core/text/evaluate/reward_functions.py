@@ -63,13 +63,13 @@ class RewardFunctionEvaluator(Evaluator):
     def evaluate_batch(
         self, items: Sequence[EvaluationItem]
     ) -> Sequence[Any] | Awaitable[Sequence[Any]]:
-        """Call the function once."""
+        """Call the function once, with lists of all items."""
         call = _Call(self, items)
         return call.results(self.function(**call.arguments))
 
 
 class AsyncRewardFunctionEvaluator(RewardFunctionEvaluator):
-    """The same for an ``async`` function."""
+    """An evaluator made of an ``async`` reward function, called with lists."""
 
     async def evaluate(  # type: ignore[override]
         self, data: Mapping[str, Any], evaluation_target: BaseEvaluationTarget

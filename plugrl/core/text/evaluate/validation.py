@@ -29,7 +29,8 @@ class Validation:
     Args:
         rollouts: makes the attempts.
         datasets: problems by split; the split is the prefix of its metrics.
-        sampling: how answers are sampled; ``temperature`` replaces its temperature.
+        sampling: how answers are sampled, but for its temperature and with top_p 1.
+        temperature: takes the place of that of ``sampling``.
         keys: columns of prompt and reference answer.
         samples: attempts at each problem; several give ``pass@k`` and ``best@k``.
         passing: which attempts have solved their problem.

@@ -193,7 +193,7 @@ def ask_all(
 async def _each(
     model: str, service: Engine, requests: Sequence[GenerationRequest]
 ) -> list[Completion | EngineError]:
-    """The same of an engine that serves requests one by one, such as an API."""
+    """The answers of an engine that serves requests one by one, such as an API."""
 
     async def one(request: GenerationRequest) -> Completion | EngineError:
         try:

@@ -92,7 +92,7 @@ class JobFolder:
         return found
 
     def examples(self) -> Examples:
-        """The examples.
+        """The examples that the job trains on.
 
         Raises:
             RunError: they cannot be read.

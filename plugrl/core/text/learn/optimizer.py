@@ -86,7 +86,7 @@ class AdamParams:
 
     @classmethod
     def at(cls, config: Any, step: int) -> AdamParams:
-        """Those of optimizer step ``step``, counted from 0, as an ``OptimizerConfig`` has them."""
+        """The numbers of optimizer step ``step``, counted from 0, by an ``OptimizerConfig``."""
         first, second = config.betas
         return cls(
             learning_rate=config.learning_rate * ScheduleConfig.factor(config.schedule, step),

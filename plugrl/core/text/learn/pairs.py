@@ -46,7 +46,7 @@ class Pairs:
 
     @classmethod
     def of(cls, batch: Batch, loss: str) -> Pairs:
-        """Find them.
+        """Find the pairs of a batch.
 
         Raises:
             ContractError: a unit is not one preferred row and one that is not.

@@ -70,7 +70,7 @@ class Episode:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """Whether the episode is over."""
         return bool(self.state.ended[0])
 
     @property

@@ -30,7 +30,7 @@ class FunctionWorker(RolloutWorker):
 
 
 class AsyncFunctionWorker(FunctionWorker):
-    """The same for an ``async`` function."""
+    """A rollout worker made of an ``async`` function, see :func:`as_worker`."""
 
     async def rollout(self, task: RolloutTask) -> Trajectory | list[Trajectory]:
         """Call the function and await it."""

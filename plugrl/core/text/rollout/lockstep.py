@@ -67,7 +67,7 @@ class LockstepRollouts:
         )
 
     def stream(self, spent: Spent | None = None) -> AttemptStream:
-        """The same attempts in the background; no :meth:`collect` while some are open.
+        """Run attempts in the background; :meth:`collect` must not be called while some are open.
 
         Args:
             spent: told how long attempts that began together took.

@@ -314,7 +314,7 @@ class PureTextRlTrainer(Trainer):
         return metrics
 
     def _sampled_trajectories(self) -> list[Trajectory]:
-        """Those of this iteration; after a resume without those of attempts that failed."""
+        """The trajectories of this iteration; after a resume without those of failed attempts."""
         if self._trajectories is None:
             # Without a listener there are none in it.
             listens = self.run.hooks.listens("plugrl_rollouts_collected")

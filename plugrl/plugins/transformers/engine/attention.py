@@ -226,7 +226,7 @@ def plain_append_and_attend(
     window: int,
     softcap: float,
 ) -> torch.Tensor:
-    """The same in operations of torch, over as many columns as the longest row has."""
+    """:func:`append_and_attend` in operations of torch, as far as the longest row goes."""
     count = len(positions)
     rows = torch.arange(count, device=positions.device)
     keys[rows, :, positions] = key

@@ -138,7 +138,7 @@ class Runner:
 
     @torch.no_grad()
     def _trial(self, body: Body) -> torch.Tensor:
-        """The same by ``body``: prompts first, then one token after the other."""
+        """Hidden states of the trial's rows, by ``body``: prompts first, then token by token."""
         prompts, more = self._rows()
         cache = body.new_cache()
         cache.reserve(2, 16, 0)

@@ -251,7 +251,7 @@ def cut_by_bounds(
     top_k: torch.Tensor | None,
     min_p: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The same without sorting, for large vocabularies on an accelerator.
+    """:func:`cut_by_order` without sorting, for large vocabularies on an accelerator.
 
     The least mass that is kept is found exactly: positive numbers in float32 are ordered as their
     bits are. Tokens of exactly that mass are all kept, as ``transformers`` does.
@@ -296,7 +296,7 @@ def _search(masses: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _search_in_blocks(probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """The same, over sums of blocks first: most tokens are read once."""
+    """:func:`_search` over sums of blocks first: most tokens are read once."""
     width = math.gcd(probs.shape[-1], _BLOCK)
     if width < _LEAST_BLOCK:
         width = _BLOCK
