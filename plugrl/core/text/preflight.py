@@ -259,61 +259,24 @@ def data_findings(
     def mapped(items: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         return list(items if function is None else map_rows(items, function, map_at))
 
-    columns = _columns(check, is_val)
-    answers = _answers(check, is_val)
-    worker = check.component("rollout_worker")
-    trained = None
-    if not is_val and getattr(worker, "trains_on_answers", False):
-        trained = check.root.data.answer_key
-    reader = _as_they_are
-    if _reads_forms(worker):
-        reader = worker.read_rows
-        if general.prompt_key == "prompt":
-            # Some forms have no prompt, and the worker looks for it in those that have.
-            del columns["data.prompt_key"]
-
     def read(row: Mapping[str, Any], origin: str) -> Iterator[Finding]:
         try:
             made = mapped([row])
         except ConfigError as error:
             yield map_at, str(error).removeprefix(f"{map_at}: ")
             return
-        if not made:
-            # What the map makes of others is not known yet.
-            return
-        item = made[0]
-        try:
-            item = reader([item], check.root.rollout_worker, general, path, is_val=is_val)[0]
-        except ConfigError as error:
-            # A column that a setting names tells more than the forms that there are.
-            lacking = list(missing_columns(item, columns, origin))
-            yield from lacking or [(path, str(error).removeprefix(f"{path}: "))]
-            return
-        yield from missing_columns(item, columns, origin)
-        for setting, column in answers.items():
-            if column in item and answer_text(item[column]) is None:
-                yield (
-                    setting,
-                    f"column {column!r} of {origin} holds {answer_fault(item[column])}",
-                )
-        if not is_val:
-            yield from _key_findings(check, item, origin)
+        # Where the map leaves the first row out, what it makes of others is not known yet.
+        if made:
+            yield from _row_findings(check, path, made[0], origin)
 
+    worker = check.component("rollout_worker")
+    trained = None
+    if not is_val and getattr(worker, "trains_on_answers", False):
+        trained = general.answer_key
     if files:
-        sound = True
-        for number, file in enumerate(files):
-            try:
-                item = first_problem(file)
-            except ConfigError as error:
-                yield f"{path}.data_files[{number}]", str(error)
-                continue
-            if item is not None:
-                found = list(read(item, f"data file {file}"))
-                yield from found
-                sound = sound and not found
-            elif len(files) == 1:
-                yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
-        if sound and not is_val and (trained is not None or _reads_forms(worker)):
+        found = list(_file_findings(path, files, read))
+        yield from found
+        if not found and not is_val and (trained is not None or _reads_forms(worker)):
             yield from _answer_findings(check, lambda: mapped(read_files(files)), trained)
         return
     wanted = {
@@ -334,6 +297,63 @@ def data_findings(
         yield from _answer_findings(
             check, lambda: mapped((check.scenario or {}).get(splits[0], ())), trained
         )
+
+
+def _file_findings(
+    path: str,
+    files: Sequence[str],
+    read: Callable[[Mapping[str, Any], str], Iterable[Finding]],
+) -> Iterator[Finding]:
+    """Data files that cannot be read or are empty, and what is wrong with their first rows.
+
+    Args:
+        path: the section that names them.
+        files: their paths.
+        read: gives the findings about the first row and what messages call the file.
+    """
+    for number, file in enumerate(files):
+        try:
+            row = first_problem(file)
+        except ConfigError as error:
+            yield f"{path}.data_files[{number}]", str(error)
+            continue
+        if row is not None:
+            yield from read(row, f"data file {file}")
+        elif len(files) == 1:
+            yield f"{path}.data_files[{number}]", f"data file {file} holds no problems"
+
+
+def _row_findings(
+    check: Preflight, path: str, row: Mapping[str, Any], origin: str
+) -> Iterator[Finding]:
+    """What the rollout worker, its evaluators and the trainer lack of a row.
+
+    Args:
+        check: the configuration.
+        path: the section that the row belongs to, `data` or `validate.data`.
+        row: as the map of the section has made it.
+        origin: what messages call the file or split.
+    """
+    is_val, general = path != "data", check.root.data
+    worker, columns = check.component("rollout_worker"), _columns(check, is_val)
+    if _reads_forms(worker):
+        if general.prompt_key == "prompt":
+            # Some forms have no prompt, and the worker looks for it in those that have.
+            del columns["data.prompt_key"]
+        section = check.root.rollout_worker
+        try:
+            row = worker.read_rows([row], section, general, path, is_val=is_val)[0]
+        except ConfigError as error:
+            # A column that a setting names tells more than the forms that there are.
+            lacking = list(missing_columns(row, columns, origin))
+            yield from lacking or [(path, str(error).removeprefix(f"{path}: "))]
+            return
+    yield from missing_columns(row, columns, origin)
+    for setting, column in _answers(check, is_val).items():
+        if column in row and answer_text(row[column]) is None:
+            yield setting, f"column {column!r} of {origin} holds {answer_fault(row[column])}"
+    if not is_val:
+        yield from _key_findings(check, row, origin)
 
 
 def _data_set_findings(
@@ -365,10 +385,6 @@ def _data_set_findings(
             continue
         if item is not None:
             yield from read(item, f"split {split!r} of data set {named}")
-
-
-def _as_they_are(items: Sequence[Any], *arguments: Any, **options: Any) -> Sequence[Any]:
-    return items
 
 
 def _reads_forms(worker: Any) -> bool:
