@@ -22,7 +22,7 @@ from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers.inference_service import TransformersInferenceService
 from plugrl.plugins.transformers.quantization import (
     QuantizedLinear,
-    parameter_count,
+    num_parameters,
     quantized_layers,
 )
 from plugrl.plugins.transformers.train_service import LocalTrainService
@@ -229,7 +229,7 @@ def test_its_parameters_count_as_those_of_the_model(quantized):
     made = TransformersInferenceService({})
     made.load(replace(quantized(adapter=None), loaded=None))
     # As of the plain model of test_compiling.py.
-    assert parameter_count(made._model) == 19_264
+    assert num_parameters(made._model) == 19_264
 
 
 @pytest.mark.slow

@@ -120,11 +120,12 @@ class InProcessTrainService(RemoteTrainService):
         name, section_of = _LOSSES[loss_fn]
         function = default_registry().get("loss", name)
         batch = _batch(datums, loss.inputs)
-        seen = torch.zeros(batch.values["input_ids"].shape)
+        log_probs = torch.zeros(batch.values["input_ids"].shape)
         section = configure(function, section_of(options))
-        totals = self._local.forward_backward(batch, WeightedLoss(_noting(function, seen), section))
+        weighted = WeightedLoss(_keep_log_probs(function, log_probs), section)
+        totals = self._local.forward_backward(batch, weighted)
         value, _ = totals.pop("loss")
-        return completed_future(ForwardBackward(value, _rows(seen, datums), totals))
+        return completed_future(ForwardBackward(value, _rows(log_probs, datums), totals))
 
     def optim_step(self, adam: AdamParams) -> Future[Mapping[str, float]]:
         """Clip and apply the accumulated gradient; one that is not finite is dropped."""
@@ -201,16 +202,16 @@ def _trajectory(datum: Datum, inputs: Sequence[str]) -> Trajectory:
     return Trajectory([*datum.input_tokens, targets[-1]], [0, *mask], logprobs=logprobs)
 
 
-def _noting(function: Loss, seen: torch.Tensor) -> Loss:
-    """The loss ``function``, which writes the log-probabilities that it gets into ``seen``."""
+def _keep_log_probs(function: Loss, log_probs: torch.Tensor) -> Loss:
+    """The loss ``function``, which writes what it is given into ``log_probs``, [datums, T], too."""
 
     @functools.wraps(function)
-    def noting(logp: torch.Tensor, batch: Batch, config: Any) -> Any:
+    def loss(logp: torch.Tensor, batch: Batch, config: Any) -> Any:
         rows = batch.metadata[_ROWS]
-        seen[rows, : logp.shape[1]] = logp.detach().to("cpu", torch.float32)
+        log_probs[rows, : logp.shape[1]] = logp.detach().to("cpu", torch.float32)
         return function(logp, batch, config)
 
-    return noting
+    return loss
 
 
 def _rows(log_probs: torch.Tensor, datums: Sequence[Datum]) -> list[list[float]]:

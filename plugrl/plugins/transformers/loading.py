@@ -58,10 +58,10 @@ def load_model(spec: ModelSpec) -> PreTrainedModel:
         RunError: there is not the memory.
     """
     with within_memory(lambda: loading_shortage(spec.name, spec.device, spec.source.dtype)):
-        return _loaded(spec)
+        return _load_or_take(spec)
 
 
-def _loaded(spec: ModelSpec) -> PreTrainedModel:
+def _load_or_take(spec: ModelSpec) -> PreTrainedModel:
     loaded = spec.loaded
     if loaded is not None and loaded.model is not None:
         taken: PreTrainedModel = loaded.model

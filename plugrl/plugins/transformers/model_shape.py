@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugrl.plugins.transformers.outline import adapter_matrices, options_of, outlined
+from plugrl.plugins.transformers.outline import adapter_matrices, meta_model, options_of
 from plugrl.plugins.transformers.training.optimizers import moment_bytes
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ModelShape:
         options = options_of(source)
         layers = options.get("num_hidden_layers") or options.get("n_layer")
         try:
-            few = [outlined(options, number) for number in (1, 2)]
+            few = [meta_model(options, number) for number in (1, 2)]
         except Exception:
             # Another finding says what is wrong with the source.
             return None

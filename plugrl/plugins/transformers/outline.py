@@ -106,8 +106,8 @@ def vocabulary_size(source: Any, tokenizer: Any) -> int:
         return known
 
 
-def outlined(options: Mapping[str, Any], layers: int | None = None) -> PreTrainedModel:
-    """The model of a configuration, without memory.
+def meta_model(options: Mapping[str, Any], layers: int | None = None) -> PreTrainedModel:
+    """The model of a configuration on torch's device ``meta``, where weights take no memory.
 
     Args:
         options: of the ``transformers`` configuration, with ``model_type``.
@@ -144,7 +144,7 @@ def parameter_count(options: Mapping[str, Any]) -> int | None:
     counts = []
     for number in few:
         try:
-            model = outlined(options, number)
+            model = meta_model(options, number)
         except Exception as error:
             return 2**63 if "overflow" in str(error) else None
         counts.append(sum(parameter.numel() for parameter in model.parameters()))
@@ -188,7 +188,7 @@ def adapter_matrices(model: PreTrainedModel, adapter: Any) -> Iterator[torch.nn.
     """The matrices that a LoRA adapter trains, without memory.
 
     Args:
-        model: as :func:`outlined` gives it.
+        model: as :func:`meta_model` gives it.
         adapter: its section.
     """
     import torch

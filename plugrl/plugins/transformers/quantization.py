@@ -206,7 +206,7 @@ class FrozenWeights(Mapping[str, torch.Tensor]):
         return len(self._plain) + len(self._quantized)
 
 
-def parameter_count(model: PreTrainedModel) -> int:
+def num_parameters(model: PreTrainedModel) -> int:
     """The parameters of a model, quantised ones too."""
     quantized = quantized_layers(model).values()
     return int(model.num_parameters()) + sum(q.in_features * q.out_features for q in quantized)

@@ -17,7 +17,7 @@ from plugrl.core.run.process.compiler import (
 from plugrl.core.text.batch import Batch
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.plugins.transformers import compile_payback
-from plugrl.plugins.transformers.quantization import parameter_count
+from plugrl.plugins.transformers.quantization import num_parameters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,7 +41,7 @@ def worth_compiling(
     """What ``compile`` means in a run of so many training steps; None: not known."""
     if setting != "auto":
         return setting
-    payback = compile_payback.of_training_pass(model.device.type, parameter_count(model))
+    payback = compile_payback.of_training_pass(model.device.type, num_parameters(model))
     return payback is not None and payback.within(steps)
 
 

@@ -83,7 +83,7 @@ async def run_program(
     REAPER.watch(session)
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *_found(words, environment["PATH"]),
+            *_resolve_program(words, environment["PATH"]),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -177,7 +177,7 @@ def _kill(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _found(words: Sequence[str], path: str) -> list[str]:
+def _resolve_program(words: Sequence[str], path: str) -> list[str]:
     """``words`` with the program's place on ``path``; the system would look on its own path."""
     import shutil
 
