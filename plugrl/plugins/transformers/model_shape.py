@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plugrl.plugins.transformers.outline import adapter_matrices, meta_model, options_of
-from plugrl.plugins.transformers.training.optimizers import moment_bytes
+from plugrl.plugins.transformers.training.optimizers import embedding_names, moment_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,5 @@ def _trained(
     """What is trained, by name, and which of it holds a row for each token."""
     if adapter is not None:
         return {str(n): each for n, each in enumerate(adapter_matrices(model, adapter))}, set()
-    tables = (model.get_input_embeddings(), model.get_output_embeddings())
-    rows = {id(table.weight) for table in tables if table is not None}
     own = dict(model.named_parameters())
-    return own, {name for name, each in own.items() if id(each) in rows}
+    return own, embedding_names(model, own)

@@ -38,6 +38,7 @@ from plugrl.plugins.transformers.training.memory import PassMemory
 from plugrl.plugins.transformers.training.micro_batches import MicroBatch, micro_batches
 from plugrl.plugins.transformers.training.optimizers import (
     OptimizerName,
+    embedding_names,
     load_moments,
     make_optimizer,
     moments,
@@ -214,13 +215,11 @@ class LocalTrainService(TrainService):
     def _make_optimizer(
         self, held: Mapping[str, torch.nn.Parameter], trained: Mapping[str, torch.nn.Parameter]
     ) -> torch.optim.Optimizer:
-        tables = [self._model.get_input_embeddings(), self._model.get_output_embeddings()]
-        rows = {id(table.weight) for table in tables if table is not None}
         first, second = self.config.betas
         return make_optimizer(
             self.config.optimizer,
             dict(zip(held, self._optimized, strict=True)),
-            {name for name, weight in trained.items() if id(weight) in rows},
+            embedding_names(self._model, trained),
             learning_rate=self.config.learning_rate,
             betas=(first, second),
             eps=self.config.eps,

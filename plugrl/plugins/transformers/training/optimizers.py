@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from plugrl.core.run.process.compiler import missing_compiler
 from plugrl.core.text.learn.optimizer import load_optimizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 OptimizerName = Literal["adamw", "adamw_8bit", "muon"]
 #: Numbers of a parameter from which on torchao quantises its moments, and of one scale.
@@ -36,6 +39,20 @@ def optimizer_fault(name: OptimizerName, device: str | None = None) -> str | Non
     return reason and f"adamw_8bit is compiled: {reason}, or set adamw"
 
 
+def embedding_names(
+    model: PreTrainedModel, parameters: Mapping[str, torch.nn.Parameter]
+) -> set[str]:
+    """Names of the parameters with a row for each token: the embedding and the output projection.
+
+    Args:
+        model: has them.
+        parameters: of the model, or some of them, by name.
+    """
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    weights = {id(table.weight) for table in tables if table is not None}
+    return {name for name, weight in parameters.items() if id(weight) in weights}
+
+
 def make_optimizer(
     name: OptimizerName,
     parameters: Mapping[str, torch.nn.Parameter],
@@ -53,7 +70,7 @@ def make_optimizer(
             ``muon``, which orthogonalises the updates of matrices within the model and leaves other
             parameters to AdamW.
         parameters: by name.
-        embeddings: names of those that hold a row for each token.
+        embeddings: as :func:`embedding_names` gives them.
         learning_rate: of AdamW. Muon's updates are scaled to the size of AdamW's.
         betas: of AdamW.
         eps: of AdamW.
@@ -92,7 +109,7 @@ def moment_bytes(
     Args:
         name: of the optimizer.
         parameters: by name; they need no memory.
-        embeddings: names of those that hold a row for each token.
+        embeddings: as :func:`embedding_names` gives them.
         number: bytes of a number of the parameters, as the optimizer changes them.
     """
     total = 0
