@@ -240,12 +240,6 @@ class RemoteApiTrainer(TrajectoryTrainer):
         function = self._factory.load("advantage", section, "trainer.algorithm.advantage")
         return advantages.for_trajectories(function, trajectories, section, batch)
 
-    @property
-    def _service_holder(self) -> RemoteTrainService:
-        """The train service of the model that the rollout worker asks."""
-        name = self.hyper_params.rollout_worker.model
-        return self.models[name].trained_by(RemoteTrainService)
-
     def set_service_holder(self, service_holder: Any) -> NoReturn:
         """Services come from the configuration.
 
