@@ -21,7 +21,7 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.minibatches import UNIT, PassesConfig
 from plugrl.core.text.learn.pairs import PREFERRED, Pairs
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.core.text.rollout.metrics import Means
+from plugrl.core.text.rollout.metrics import mean_metrics
 from plugrl.core.text.self_hosted import SelfHostedTrainer
 from plugrl.core.text.trainer_parts import held_out
 from plugrl.core.text.trajectory import Trajectory
@@ -167,9 +167,7 @@ class PreferenceTrainer(SelfHostedTrainer):
         service = self.models[batch.metadata["model"]].trained()
         batch = self._before_optimizer_step(batch)
         value, metrics = self._loss(self._outputs(service, batch), batch)
-        totals = Means()
-        totals.add({**metrics, "loss": (float(value), 1.0)})
-        return totals.means()
+        return mean_metrics(metrics) | {"loss": float(value)}
 
     def _outputs(self, service: TrainService, batch: Batch) -> torch.Tensor:
         """The log-probabilities that the loss reads, [B, T], and in ``batch`` what else it does."""

@@ -21,7 +21,7 @@ from plugrl.core.text.models import load_state
 from plugrl.core.text.remote.datums import datum_of, fill_missing_logprobs, sum_metrics
 from plugrl.core.text.remote.preflight import loss_fault, remote_findings
 from plugrl.core.text.remote.service import Datum, ForwardBackward, NamedLoss, RemoteTrainService
-from plugrl.core.text.rollout.metrics import Means
+from plugrl.core.text.rollout.metrics import Means, mean_metrics
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
 from plugrl.core.text.validate_prepared import check_parameters, trajectories_fault
@@ -221,11 +221,10 @@ class RemoteApiTrainer(TrajectoryTrainer):
         answer = service.forward_backward(
             datums, algorithm.loss_fn, algorithm.loss_fn_config
         ).result()
-        means = Means()
-        means.add(sum_metrics(datums, answer))
+        metrics = mean_metrics(sum_metrics(datums, answer))
         rows = sum(not np.isfinite(row).all() for row in answer.logprobs)
         report = {"loss": answer.loss, "non_finite_rows": float(rows)}
-        return means.means() | service.apply() | report
+        return metrics | service.apply() | report
 
     def _compute_advantage(
         self, trajectories: list[Trajectory], batch: Batch | None = None

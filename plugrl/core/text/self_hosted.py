@@ -32,7 +32,7 @@ from plugrl.core.text.learn.step import (
 )
 from plugrl.core.text.models import load_state
 from plugrl.core.text.remote.preflight import unfit_services
-from plugrl.core.text.rollout.metrics import Means, rollout_metrics
+from plugrl.core.text.rollout.metrics import mean_metrics, rollout_metrics
 from plugrl.core.text.trajectory import Trajectory
 from plugrl.core.text.trajectory_trainer import TrajectoryTrainer, TrajectoryTrainerConfig
 from plugrl.core.text.unused_options import warn_of_unused_options
@@ -210,11 +210,10 @@ class SelfHostedTrainer(TrajectoryTrainer):
         load_state(evidence["model"], service, evidence["service"])
         batch = Batch(dict(evidence["batch"]["values"]), dict(evidence["batch"]["metadata"]))
         log_probs = service.compute_log_prob(batch)
-        totals = Means()
-        totals.add(service.forward_backward(batch, self._loss))
+        totals = service.forward_backward(batch, self._loss)
         rows = (~log_probs.isfinite()).any(1).sum()
         return {
-            **totals.means(),
+            **mean_metrics(totals),
             "grad_norm": service.optimizer_step()["grad_norm"],
             "non_finite_rows": float(rows),
         }

@@ -11,7 +11,8 @@ from plugrl.core.text.dialogue.algorithm import HarnessAlgorithm
 from plugrl.core.text.learn.losses import LOSS_WEIGHTS, Term, WeightedLoss
 from plugrl.core.text.learn.policy_options import terms_of
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.trainers.red_team.trees import means, rows, to_device
+from plugrl.core.text.rollout.metrics import mean_metrics
+from plugrl.trainers.red_team.trees import rows, to_device
 from plugrl.trainers.self_hosted_grpo import ClippedConfig, clipped
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class PolicyGradientAlgorithm(HarnessAlgorithm):
         batch = to_device(batch, logp.device)
         batch.values.update(extras)
         total, metrics = loss(logp, batch)
-        return total, means(metrics)
+        return total, mean_metrics(metrics)
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -14,7 +14,8 @@ from plugrl.core.text.learn.losses import LOSS_WEIGHTS, WeightedLoss
 from plugrl.core.text.learn.minibatches import UNIT
 from plugrl.core.text.learn.pairs import PREFERRED, row_sums
 from plugrl.core.text.learn.step import aggregation_weights
-from plugrl.trainers.red_team.trees import means, reference_of, returns_of, rows, to_device
+from plugrl.core.text.rollout.metrics import mean_metrics
+from plugrl.trainers.red_team.trees import reference_of, returns_of, rows, to_device
 
 if TYPE_CHECKING:
     from plugrl.core.text.batch import Batch
@@ -91,7 +92,7 @@ class PreferenceAlgorithm(HarnessAlgorithm):
         loss, metrics = WeightedLoss(type(self).loss, self.config)(logp, batch)
         sums = row_sums(logp.detach(), batch.values["loss_mask"])
         chosen = batch.metadata[PREFERRED].to(sums.device) != 0
-        return loss, means(metrics) | {
+        return loss, mean_metrics(metrics) | {
             "logprobs_chosen": float(sums[chosen].mean()),
             "logprobs_rejected": float(sums[~chosen].mean()),
         }

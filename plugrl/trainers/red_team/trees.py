@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,8 +69,3 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
         return batch
     values = {name: value.to(device) for name, value in batch.values.items()}
     return Batch(values, dict(batch.metadata))
-
-
-def means(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
-    """Metrics as (sum, count) as their means; those of nothing are left out."""
-    return {name: float(total) / float(n) for name, (total, n) in metrics.items() if float(n)}

@@ -13,6 +13,11 @@ OF_ATTEMPTS = (
 )
 
 
+def mean_metrics(metrics: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """The mean of each (sum, count) pair that has a count."""
+    return {name: total / count for name, (total, count) in metrics.items() if count}
+
+
 class Means:
     """Adds up (sum, count) pairs by name."""
 
@@ -31,11 +36,7 @@ class Means:
 
     def means(self, prefix: str = "") -> dict[str, float]:
         """Mean of each name that has a count."""
-        return {
-            f"{prefix}{name}": total / count
-            for name, (total, count) in self._totals.items()
-            if count
-        }
+        return {f"{prefix}{name}": mean for name, mean in mean_metrics(self._totals).items()}
 
 
 def rollout_metrics(
