@@ -17,7 +17,7 @@ from plugrl.core.text.dialogue.tree import RolloutNode, RolloutTree
 from plugrl.trainers.red_team.dpo import HarnessDpo
 from plugrl.trainers.red_team.grpo import HarnessGrpo
 from plugrl.trainers.red_team.ipo import HarnessIpo
-from plugrl.trainers.red_team.ppo import HarnessPpo, ProbeStep, add_advantages, normalized
+from plugrl.trainers.red_team.ppo import HarnessPpo, ProbeStep, add_advantages, whiten_rows
 from plugrl.trainers.red_team.trees import returns_of
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -302,7 +302,7 @@ def test_several_ways_to_go_on_count_by_their_mean():
 
 
 def test_advantages_are_normalized_over_tokens():
-    found = normalized([[1.0, 2.0], [6.0]], 0.0)
+    found = whiten_rows([[1.0, 2.0], [6.0]], 0.0)
     scale = math.sqrt(((1 - 3) ** 2 + (2 - 3) ** 2 + (6 - 3) ** 2) / 3)
     assert found == [pytest.approx([-2 / scale, -1 / scale]), pytest.approx([3 / scale])]
 

@@ -38,8 +38,8 @@ class PolicyGradientConfig(ClippedConfig):
 class PolicyGradientAlgorithm(HarnessAlgorithm):
     """The clipped loss over tokens of probes; a subclass says what their advantages are.
 
-    The ratio is to the log-probabilities with which the probe was sampled, so that it is 1 in the
-    first pass, and 0.2 away from it the gradient ends.
+    The ratio is to the log-probabilities with which the probe was sampled: it is 1 before the
+    first update of an experience, and beyond the clip range there is no gradient.
     """
 
     @property

@@ -87,7 +87,7 @@ class HarnessPpo(PolicyGradientAlgorithm):
             add_advantages(step, self.config.gamma, lam)
         scaled = [step.advantages for step in steps]
         if self.config.normalize and len(steps) > 1:
-            scaled = normalized(scaled, self.config.epsilon)
+            scaled = whiten_rows(scaled, self.config.epsilon)
         return [
             step.node.trajectory(
                 advantages=on_tokens(step.node, advantages),
@@ -126,8 +126,8 @@ def add_advantages(step: ProbeStep, gamma: float, lam: float) -> None:
     step.advantages = gae(rewards, values, 1.0, lam)[0].tolist()
 
 
-def normalized(advantages: Sequence[Sequence[float]], epsilon: float) -> list[list[float]]:
+def whiten_rows(advantages: Sequence[Sequence[float]], epsilon: float) -> list[list[float]]:
     """Advantages with mean 0 and deviation 1 over all tokens."""
     each = torch.tensor([a for row in advantages for a in row], dtype=torch.float64)
-    scaled = iter(whiten(each, torch.ones_like(each, dtype=torch.bool), epsilon).tolist())
-    return [[next(scaled) for _ in row] for row in advantages]
+    scaled = whiten(each, torch.ones_like(each, dtype=torch.bool), epsilon)
+    return [row.tolist() for row in scaled.split([len(row) for row in advantages])]
