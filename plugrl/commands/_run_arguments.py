@@ -1,4 +1,4 @@
-"""Arguments that the commands on runs and model folders share."""
+"""Arguments that several commands share, above all those on runs and model folders."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import Annotated
 
 import typer
 
+#: How a run is named; see :func:`plugrl.core.run.folder.find`.
+RUN_HELP = "Path, id, beginning of an id, experiment (its newest run) or latest."
+Run = Annotated[str, typer.Argument(help=RUN_HELP, metavar="RUN")]
 Target = Annotated[
     str,
     typer.Argument(
-        help="Path, id or start of the id of a run, latest, or a model folder.",
+        help="Path, id, beginning of an id, experiment (its newest run), latest, or a model "
+        "folder.",
         metavar="RUN_OR_MODEL",
     ),
 ]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from plugrl.commands._run_arguments import AsJson
 from plugrl.core.sandbox.inside.syntax import parse_python
 
 EXAMPLES = """
@@ -25,7 +26,7 @@ def command(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME] [ARGUMENTS]...", help="Which benchmark.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     peer_python: Annotated[
         str | None,
         typer.Option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plugrl.commands._group import examples, new_app
+from plugrl.commands._run_arguments import AsJson
 
 if TYPE_CHECKING:
     from plugrl.core.experiment import Experiment
@@ -26,7 +27,6 @@ Overrides = Annotated[
 ConfigPath = Annotated[
     list[Path] | None, typer.Option("--config-path", help="A folder with files for `defaults`.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reveal = Annotated[
     bool,
     typer.Option(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plugrl.commands._run_arguments import Checkpoint, RunsFolder
+from plugrl.commands._run_arguments import Checkpoint, Run, RunsFolder
 
 EXAMPLES = """
 plugrl export latest exported/policy
@@ -16,9 +16,7 @@ plugrl export latest adapter --adapter
 
 
 def command(
-    run: Annotated[
-        str, typer.Argument(help="Path, id or start of the id of a run, or latest.", metavar="RUN")
-    ],
+    run: Run,
     folder: Annotated[str, typer.Argument(help="A new or empty folder.", metavar="FOLDER")],
     model: Annotated[str, typer.Option(help="Name of the model, a key of models.")] = "policy",
     adapter: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from plugrl.commands._group import examples, new_app
+from plugrl.commands._run_arguments import AsJson
 
 app = new_app(
     "List, follow and stop launched jobs.",
@@ -22,7 +23,6 @@ On = Annotated[
 ]
 Address = Annotated[str | None, typer.Option(help="As of plugrl launch.")]
 Name = Annotated[str, typer.Argument(help="The job, as plugrl launch printed it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list", epilog=examples("plugrl jobs list --on ray"))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plugrl.commands._run_arguments import Checkpoint, RunsFolder
+from plugrl.commands._run_arguments import Checkpoint, Run, RunsFolder
 
 EXAMPLES = """
 plugrl push latest me/gsm8k-0.5b --dry-run
@@ -16,9 +16,7 @@ plugrl push latest me/gsm8k-0.5b --public --revision seed-1
 
 
 def command(
-    run: Annotated[
-        str, typer.Argument(help="Path, id or start of the id of a run, or latest.", metavar="RUN")
-    ],
+    run: Run,
     repo: Annotated[str, typer.Argument(help="On the hub: owner/name.", metavar="REPO")],
     model: Annotated[str, typer.Option(help="Name of the model, a key of models.")] = "policy",
     adapter: Annotated[

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from plugrl.commands._run_arguments import AsJson, Run, RunsFolder
+
 EXAMPLES = """
 plugrl replay latest 120
 plugrl replay runs/quickstart/20260101-120000-a1b2c3 120 --json
@@ -13,12 +15,10 @@ plugrl replay runs/quickstart/20260101-120000-a1b2c3 120 --json
 
 
 def command(
-    run: Annotated[
-        str, typer.Argument(help="Path, id or start of the id of a run, or latest.", metavar="RUN")
-    ],
+    run: Run,
     step: Annotated[int, typer.Argument(help="A step with a dump in RUN/dumps.", metavar="STEP")],
-    runs_folder: Annotated[str, typer.Option(help="Where runs are looked up.")] = "runs",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    runs_folder: RunsFolder = "runs",
+    as_json: AsJson = False,
 ) -> None:
     """Repeat a dumped step from its own weights; exit 1 when the loss is another one.
 

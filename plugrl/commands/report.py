@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plugrl.commands._run_arguments import RunsFolder
+from plugrl.commands._run_arguments import RUN_HELP, RunsFolder
 
 EXAMPLES = """
 plugrl report latest
@@ -16,13 +16,7 @@ plugrl report quickstart runs/quickstart/20260101-120000-ab12cd --output seeds.h
 
 
 def command(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Path, id, beginning of an id, experiment (its newest run) or latest.",
-            metavar="RUN...",
-        ),
-    ],
+    runs: Annotated[list[str], typer.Argument(help=RUN_HELP, metavar="RUN...")],
     output: Annotated[
         str | None,
         typer.Option(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from plugrl.commands._run_arguments import Quiet, RunsFolder, Verbose
+from plugrl.commands._run_arguments import Quiet, Run, RunsFolder, Verbose
 
 CONTEXT_SETTINGS = {"allow_extra_args": True}
 EXAMPLES = """
@@ -17,9 +15,7 @@ plugrl resume latest
 
 def command(
     context: typer.Context,
-    run: Annotated[
-        str, typer.Argument(help="Path, id or start of the id of a run, or latest.", metavar="RUN")
-    ],
+    run: Run,
     runs_folder: RunsFolder = "runs",
     verbose: Verbose = False,
     quiet: Quiet = False,

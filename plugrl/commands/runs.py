@@ -8,6 +8,7 @@ import typer
 
 from plugrl.commands._group import examples, new_app
 from plugrl.commands._output import emit_json, emit_table, note
+from plugrl.commands._run_arguments import RUN_HELP, AsJson, Run, RunsFolder
 
 EXAMPLES = """
 plugrl runs list
@@ -41,21 +42,12 @@ STATE_HELP = (
 
 app = new_app("List and show runs.", EXAMPLES)
 
-Folder = Annotated[str, typer.Option("--runs-folder", help="Folder that holds the runs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Reference = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Path, id, beginning of an id, experiment (its newest run) or latest."
-    ),
-]
-
 
 @app.command("list", epilog=examples(LIST_EXAMPLES))
 def list_runs(
-    runs_folder: Folder = "runs",
+    runs_folder: RunsFolder = "runs",
     state: Annotated[str | None, typer.Option(help=STATE_HELP)] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """List runs, the newest last; a broken folder is listed as broken, with the reason."""
     from pathlib import Path
@@ -82,15 +74,15 @@ def list_runs(
 
 @app.command("show", epilog=examples(SHOW_EXAMPLES))
 def show(
-    run: Reference,
-    runs_folder: Folder = "runs",
+    run: Run,
+    runs_folder: RunsFolder = "runs",
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Show who was busy when, and what overlapped.")
     ] = False,
     last: Annotated[
         int | None, typer.Option(min=1, help="Only the last steps of the timeline.")
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show one run: its state, checkpoints and last metrics, or its timeline."""
     if timeline:
@@ -118,7 +110,7 @@ def show(
 
 
 @app.command("path", epilog=examples(PATH_EXAMPLES))
-def path(run: Reference, runs_folder: Folder = "runs", as_json: Json = False) -> None:
+def path(run: Run, runs_folder: RunsFolder = "runs", as_json: AsJson = False) -> None:
     """Print the folder of one run."""
     from pathlib import Path
 
@@ -133,15 +125,9 @@ def path(run: Reference, runs_folder: Folder = "runs", as_json: Json = False) ->
 
 @app.command("compare", epilog=examples(COMPARE_EXAMPLES))
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN RUN...",
-            help="Path, id, beginning of an id, experiment (its newest run) or latest.",
-        ),
-    ],
-    runs_folder: Folder = "runs",
-    as_json: Json = False,
+    runs: Annotated[list[str], typer.Argument(help=RUN_HELP, metavar="RUN RUN...")],
+    runs_folder: RunsFolder = "runs",
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs: state, headline and last metrics, and what differs in their configurations."""
     from pathlib import Path

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from plugrl.commands._run_arguments import AsJson
+
 if TYPE_CHECKING:
     from plugrl.core.experiment import Experiment
 
@@ -39,7 +41,7 @@ def command(
     machines: Annotated[
         int, typer.Option("--machines", min=1, help="Which have the devices, as many each.")
     ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a configuration and print its batch plan.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plugrl.commands._run_arguments import RunsFolder
+from plugrl.commands._run_arguments import Run, RunsFolder
 
 if TYPE_CHECKING:
     from plugrl.commands._watch import RunView
@@ -21,13 +21,7 @@ plugrl watch latest --once
 
 
 def command(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="Path, id, beginning of an id, experiment (its newest run) or latest.",
-            metavar="RUN",
-        ),
-    ] = "latest",
+    run: Run = "latest",
     once: Annotated[bool, typer.Option("--once", help="Print it once and end.")] = False,
     runs_folder: RunsFolder = "runs",
 ) -> None:
