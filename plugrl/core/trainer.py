@@ -221,7 +221,7 @@ class Trainer(RenamedMethods, ABC):
         """
         raise UsageError(
             f"{type(self).__name__} cannot start from a {type(handed).__name__} of the phase "
-            "before; it needs a import_weights method"
+            "before; it needs an import_weights method"
         )
 
     def replay(self, evidence: Mapping[str, Any]) -> dict[str, float]:

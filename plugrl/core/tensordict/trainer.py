@@ -16,7 +16,6 @@ from plugrl.core.config.view import ExperimentSettings, HyperParameters, is_vali
 from plugrl.core.errors import ConfigError, PlugrlError
 from plugrl.core.factory import Factory
 from plugrl.core.plugins.registry import default_registry
-from plugrl.core.run.loaded_state import refuse_state
 from plugrl.core.tensordict.agents.building import build_agents
 from plugrl.core.tensordict.agents.distributions.choice import Squash
 from plugrl.core.tensordict.agents.loading import TrainedWeights
@@ -379,10 +378,6 @@ class TensorDictTrainer(Trainer):
     def _build_test_context(self, stack: ExitStack) -> list[Any]:
         """Enter what evaluation needs: nothing is differentiated."""
         return [stack.enter_context(torch.no_grad())]
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave; a subclass with a state overrides it."""
-        refuse_state(self, state, otherwise=", or declare Capabilities(resume=False)")
 
 
 def _policy_parts(trainer: TensorDictTrainer) -> dict[str, Any]:
