@@ -25,11 +25,11 @@ from plugrl.core.tensordict.collect.tensor_collector import TensorCollector
 from plugrl.core.tensordict.environment.tensor_environment import TensorEnvironment
 from plugrl.core.tensordict.evaluation import Evaluation
 from plugrl.core.tensordict.learn.compiled_loss import worth_compiling
+from plugrl.core.tensordict.learn.graphed_learner import GraphedLearner
 from plugrl.core.tensordict.learn.learner import Learner
 from plugrl.core.tensordict.learn.loss_contract import loss_module_and_gae
 from plugrl.core.tensordict.learn.message_regression import MessageRegression, regression_for
 from plugrl.core.tensordict.learn.optimizer import optimizer_for
-from plugrl.core.tensordict.learn.replayed_learner import ReplayedLearner
 from plugrl.core.tensordict.policy import Policy
 from plugrl.core.tensordict.seeding import generator_of, seed_of
 from plugrl.core.tensordict.trainer import IterationContext, TensorDictTrainer, attach_progress_bar
@@ -194,7 +194,7 @@ class TensorDictRlTrainer(TensorDictTrainer):
         for name, agent in trained_of(self._policies).items():
             self.check_actions(agent)
             module, gae = self._loss_of(agent)
-            self._learners[name] = (ReplayedLearner if self._is_replayed(gae) else Learner)(
+            self._learners[name] = (GraphedLearner if self._is_graphed(gae) else Learner)(
                 agent,
                 module,
                 gae,
@@ -203,11 +203,11 @@ class TensorDictRlTrainer(TensorDictTrainer):
                 compiled=worth_compiling(rl.compile, self._optimizer_steps()),
             )
 
-    def _is_replayed(self, gae: Any) -> bool:
+    def _is_graphed(self, gae: Any) -> bool:
         """Whether updates look at no number; a step of RMSprop cannot be left out otherwise."""
         return (
             isinstance(self.scenario_instance.train_environment, TensorEnvironment)
-            and ReplayedLearner.takes(gae)
+            and GraphedLearner.takes(gae)
             and self.hyper_params.rl.optimizer == "adam"
         )
 

@@ -13,9 +13,9 @@ from plugrl.core.run.guards import MAX_PLAUSIBLE_REWARD
 from plugrl.core.tensordict.agents.acting import Actor, GsdeActor
 from plugrl.core.tensordict.collect.collector import AfterStep, Collector
 from plugrl.core.tensordict.collect.normalisation import Normalisers
+from plugrl.core.tensordict.cuda_graph import GraphedFunction
 from plugrl.core.tensordict.environment.tensor_environment import TensorEnvironment
 from plugrl.core.tensordict.environment.vector_environment import AGENT
-from plugrl.core.tensordict.replayed import Replayed
 
 
 class TensorCollector(Collector):
@@ -42,7 +42,9 @@ class TensorCollector(Collector):
         self._noise = torch.Generator(environment.device)
         self._seen: torch.Tensor | None = None
         self._filled_steps: dict[str, torch.Tensor] | None = None
-        self._steps = Replayed("collecting", self._step, [self._noise, environment.generator])
+        self._steps = GraphedFunction(
+            "collecting", self._step, [self._noise, environment.generator]
+        )
 
     @staticmethod
     def takes(environment: Any, actors: Mapping[str, Any], normalisers: Normalisers) -> bool:

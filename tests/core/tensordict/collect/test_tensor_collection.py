@@ -11,8 +11,8 @@ from plugrl import TensorDictRlTrainer, TensorEnvironment
 from plugrl.core.scenario import ScenarioInstance
 from plugrl.core.tensordict.collect.collector import Collector
 from plugrl.core.tensordict.collect.tensor_collector import TensorCollector
+from plugrl.core.tensordict.learn.graphed_learner import GraphedLearner
 from plugrl.core.tensordict.learn.learner import Learner
-from plugrl.core.tensordict.learn.replayed_learner import ReplayedLearner
 from plugrl.scenarios.tensor.cart_pole import CartPole
 from plugrl.trainers.dqn import DqnTrainer
 from plugrl.trainers.reinforce import ReinforceTrainer
@@ -89,9 +89,9 @@ def test_episodes_are_counted_as_arrays_count_them():
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_update_is_that_of_the_learner_for_arrays(cls, device):
     """All steps are one minibatch, so that no order of theirs matters."""
-    replayed, plain = (ready(cls=cls, device=device, copies=32) for _ in range(2))
-    learner = replayed._learners["agent"]
-    assert isinstance(learner, ReplayedLearner)
+    graphed, plain = (ready(cls=cls, device=device, copies=32) for _ in range(2))
+    learner = graphed._learners["agent"]
+    assert isinstance(learner, GraphedLearner)
     plain._learners = {
         "agent": Learner(
             plain._policies.policies["agent"],
@@ -101,15 +101,15 @@ def test_an_update_is_that_of_the_learner_for_arrays(cls, device):
         )
     }
     for iteration in range(1, 7):
-        (batch,) = replayed._collector.collect().values()
+        (batch,) = graphed._collector.collect().values()
         reports = [
             each._learn_policy(each._learners["agent"], given, iteration)
-            for each, given in ((replayed, batch), (plain, batch.clone().exclude("advantage")))
+            for each, given in ((graphed, batch), (plain, batch.clone().exclude("advantage")))
         ]
         assert reports[0].keys() == reports[1].keys()
         for name, number in reports[1].items():
             assert reports[0][name] == pytest.approx(number, rel=1e-4, abs=1e-5), name
-    ours, theirs = (each._policies.policies["agent"].state_dict() for each in (replayed, plain))
+    ours, theirs = (each._policies.policies["agent"].state_dict() for each in (graphed, plain))
     for name, weight in theirs.items():
         assert torch.allclose(ours[name], weight, rtol=1e-4, atol=1e-5), name
 

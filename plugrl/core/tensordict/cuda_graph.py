@@ -1,4 +1,4 @@
-"""``Replayed``: work on a GPU that is captured once and then replayed as one CUDA graph.
+"""``GraphedFunction``: work on a GPU that is captured once and then replayed as one CUDA graph.
 
 Small networks keep a GPU busy for microseconds at a time, and telling it what to do next takes
 longer than doing it. A graph is told once.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _WARM_UP = 3
 
 
-class Replayed:
+class GraphedFunction:
     """Calls a function; from the fourth call on, on a GPU, as one graph.
 
     Each call does the work of the function, those that warm up too. A function that cannot be

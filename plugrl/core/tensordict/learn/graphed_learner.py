@@ -1,4 +1,4 @@
-"""``ReplayedLearner``: an update that never looks at a number before it is over."""
+"""``GraphedLearner``: an update that never looks at a number before it is over."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from tensordict import TensorDict
 
+from plugrl.core.tensordict.cuda_graph import GraphedFunction
 from plugrl.core.tensordict.learn.learner import Learner, NotFinite, parts_near
 from plugrl.core.tensordict.learn.loss_contract import move_targets
-from plugrl.core.tensordict.replayed import Replayed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LOST = "lost gradients"
 
 
-class ReplayedLearner(Learner):
+class GraphedLearner(Learner):
     """Learns from batches that are always in the same memory; on a GPU as one CUDA graph.
 
     All of an update is in it: advantages, shuffling, losses, gradients, and the steps of the
@@ -30,7 +30,7 @@ class ReplayedLearner(Learner):
 
     steps_in_graph: ClassVar[bool] = False
 
-    _replayed: Replayed | None = None
+    _graphed: GraphedFunction | None = None
     _batch: TensorDict
 
     @staticmethod
@@ -52,15 +52,15 @@ class ReplayedLearner(Learner):
 
         ``not_finite`` is called once for all of them.
         """
-        if self._replayed is None or not _same_memory(self._batch, batch):
+        if self._graphed is None or not _same_memory(self._batch, batch):
             self._batch, self._order = batch, torch.Generator(batch.device or "cpu")
 
             def whole_update() -> None:
                 self._update(batch, epochs, minibatch_size, reads_next)
 
-            self._replayed = Replayed("the update", whole_update, [self._order])
+            self._graphed = GraphedFunction("the update", whole_update, [self._order])
         self._order.manual_seed(int(order.integers(2**62)))
-        self._replayed()
+        self._graphed()
         numbers = dict(zip(self._names, self._numbers.tolist(), strict=True))
         lost = numbers.pop(_LOST)
         if not math.isfinite(lost):
