@@ -212,7 +212,7 @@ class DqnTrainer(OffPolicyTrainer):
             over=dqn.exploration_fraction * total,
         )
 
-    def _prepared(self, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
+    def _precompute(self, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
         loss = learner.loss_module
         # The choices of double Q-learning change with each update, and a compiled graph takes no
         # longer for a part than for all.

@@ -389,7 +389,7 @@ def test_whether_compiling_is_earned_back_is_asked_of_all_updates(
 def test_targets_of_several_updates_at_once_are_those_of_each() -> None:
     own = {"gradient_steps": 4, "target_update_interval": 8}
     once, each = made("dqn", own), made("dqn", own)
-    each._prepared = lambda learner, rows: rows
+    each._precompute = lambda learner, rows: rows
     for trainer in (once, each):
         trainer.train()
     one, other = weights_of(once), weights_of(each)

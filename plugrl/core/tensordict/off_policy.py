@@ -198,7 +198,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             every train_freq steps, once learning_starts of them were taken:     (_after_step)
                 keep the steps in the replay buffer
                 gradient_steps times:                                            (_run_updates)
-                    minibatch = rl.minibatch_size old steps                      (_prepared)
+                    minibatch = rl.minibatch_size old steps                      (_precompute)
                     losses = loss_module(minibatch); one optimizer step          (_update)
                     move the target networks
 
@@ -220,9 +220,10 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         super().__init__(*args, **kwargs)
         #: Real steps over all environments so far.
         self._frames = 0
-        self._stored = 0
-        self._seconds = 0.0
-        self._learning: dict[str, OffPolicyLearner] = {}
+        #: Of the present iteration: steps that are in the buffers, seconds of updates, who learns.
+        self._stored_steps = 0
+        self._update_seconds = 0.0
+        self._active_learners: dict[str, OffPolicyLearner] = {}
         self._explorers: dict[str, Explorer] = {}
 
     @classmethod
@@ -268,8 +269,8 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def _updates_of(self, count: int) -> int:
         """The updates each time, with so many environments."""
-        own = self.algorithm
-        return int(own.train_freq * count if own.gradient_steps == -1 else own.gradient_steps)
+        steps = self.algorithm.gradient_steps
+        return int(self.algorithm.train_freq * count if steps == -1 else steps)
 
     def _build_actors(self) -> dict[str, Any]:
         actors = super()._build_actors()
@@ -293,16 +294,16 @@ class OffPolicyTrainer(TensorDictRlTrainer):
 
     def _run_iteration(self, iteration: int) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        self._learning = {
+        self._active_learners = {
             name: learner
             for name, learner in self._learners.items()
             if self._learns_in(iteration, learner) and isinstance(learner, OffPolicyLearner)
         }
-        self._stored, self._seconds = 0, 0.0
+        self._stored_steps, self._update_seconds = 0, 0.0
         with self._timed("rollout", metrics):
             batches = self._collector.collect(self._after_step)
-        metrics["time/rollout"] -= self._seconds
-        metrics["time/train"] = self._seconds
+        metrics["time/rollout"] -= self._update_seconds
+        metrics["time/train"] = self._update_seconds
         metrics |= self._rollout_metrics()
         self.run.hooks.call(
             "plugrl_rollouts_collected",
@@ -311,14 +312,14 @@ class OffPolicyTrainer(TensorDictRlTrainer):
             trajectories=batches,
             metrics=dict(metrics),
         )
-        for name, learner in self._learning.items():
+        for name, learner in self._active_learners.items():
             prefix = "train" if len(self._learners) == 1 else f"train/{name}"
             metrics |= {f"{prefix}/{key}": value for key, value in learner.report().items()}
         return metrics
 
     def _after_step(self, t: int, filled: Mapping[str, Rows]) -> None:
         """Keep what was collected up to step ``t`` of the iteration, and learn, when due."""
-        own, count = self.algorithm, self._collector.environment.num_envs
+        algorithm, count = self.algorithm, self._collector.environment.num_envs
         before = self._frames // count
         self._frames += real_steps(filled.values(), count, slice(t, t + 1))
         passed = max(self._iteration, 0) * self._collector.steps + t + 1
@@ -328,15 +329,15 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         steps = self._frames // count
         if steps > before:
             self._after_real_step(steps)
-        due = steps > before and steps % own.train_freq == 0
+        due = steps > before and steps % algorithm.train_freq == 0
         if due or t + 1 == self._collector.steps:
             self._store(t + 1, filled)
         for explorer in self._explorers.values() if due else ():
             explorer.actor.begin_rollout()
-        if due and self._frames > own.learning_starts:
+        if due and self._frames > algorithm.learning_starts:
             started = time.perf_counter()
             self._run_updates(self._updates_of(count))
-            self._seconds += time.perf_counter() - started
+            self._update_seconds += time.perf_counter() - started
 
     def _after_real_step(self, steps: int) -> None:
         """Called after each real step of an environment, with their mean number so far."""
@@ -344,8 +345,8 @@ class OffPolicyTrainer(TensorDictRlTrainer):
     def _store(self, stop: int, filled: Mapping[str, Rows]) -> None:
         for name, learner in self._learners.items():
             if isinstance(learner, OffPolicyLearner):
-                learner.buffer.extend(*replay_steps(filled[name], slice(self._stored, stop)))
-        self._stored = stop
+                learner.buffer.extend(*replay_steps(filled[name], slice(self._stored_steps, stop)))
+        self._stored_steps = stop
 
     def _run_updates(self, updates: int) -> None:
         guards, iteration = self.run.guards, self._iteration + 1
@@ -354,7 +355,7 @@ class OffPolicyTrainer(TensorDictRlTrainer):
         def not_finite(name: str, value: float) -> None:
             guards.check_finite(name, value, step=iteration)
 
-        for name, learner in self._learning.items():
+        for name, learner in self._active_learners.items():
             if not learner.buffer:
                 continue
             prepare = partial(self._prepare, name, learner)
@@ -362,12 +363,12 @@ class OffPolicyTrainer(TensorDictRlTrainer):
                 self._update(learner, minibatch, not_finite)
 
     def _prepare(self, policy: str, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
-        return self._prepared(learner, self._normalised(policy, rows))
+        return self._precompute(learner, self._normalised(policy, rows))
 
-    def _prepared(self, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
-        """The rows of several minibatches, before the first update on one of them.
+    def _precompute(self, learner: OffPolicyLearner, rows: TensorDict) -> TensorDict:
+        """Add to the rows of several minibatches what the updates on them do not change.
 
-        Override it to add what these updates do not change, which one pass gives for all.
+        Override it where one pass over all rows is quicker than one for each minibatch.
         """
         return rows
 

@@ -143,7 +143,7 @@ def test_learners_from_old_steps_report_means_and_change_nothing_that_they_were_
         found = [numbers[f"train/{name}"] for name in ("scale", "each", "n")]
         assert found == [1.5, 3.0, 3.0]
     # Nor are the graphs of losses kept until the report.
-    (learner,) = trainer._learning.values()
+    (learner,) = trainer._active_learners.values()
     learner.update(module(module.seen[0]), lambda *found: None)
     sums = learner._means._sums.values()
     assert sums
