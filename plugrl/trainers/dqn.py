@@ -139,7 +139,7 @@ class DqnLoss(nn.Module):
         following = td["next"]
         next_observation, reward = following["observation"], following["reward"].squeeze(-1)
         # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
-        going_on = following["terminated"].squeeze(-1).logical_not()
+        nonterminal = following["terminated"].squeeze(-1).logical_not()
         next_q = self.target.policy(next_observation)
         if self.is_double:
             # One network chooses and the other one judges, so that errors of one are not sought
@@ -148,7 +148,7 @@ class DqnLoss(nn.Module):
             next_q = next_q.gather(-1, best).squeeze(-1)
         else:
             next_q = next_q.amax(-1)
-        td_target: torch.Tensor = reward + self.gamma * going_on * next_q
+        td_target: torch.Tensor = reward + self.gamma * nonterminal * next_q
         return td_target
 
     def update_targets(self) -> None:

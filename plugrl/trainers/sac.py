@@ -157,11 +157,11 @@ class SacLoss(nn.Module):
         following = td["next"]
         next_observation, reward = following["observation"], following["reward"].squeeze(-1)
         # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
-        going_on = following["terminated"].squeeze(-1).logical_not()
+        nonterminal = following["terminated"].squeeze(-1).logical_not()
         next_action, next_log_prob = self._action(next_observation, noise)
         next_q = self.target_critics(self.agent.encode(next_observation), next_action).amin(0)
         td_target: torch.Tensor
-        td_target = reward + self.gamma * going_on * (next_q - alpha * next_log_prob)
+        td_target = reward + self.gamma * nonterminal * (next_q - alpha * next_log_prob)
         return td_target
 
     def _action(

@@ -150,7 +150,7 @@ class Td3Loss(nn.Module):
         following = td["next"]
         next_observation, reward = following["observation"], following["reward"].squeeze(-1)
         # An episode that was cut off could have gone on, so that only a terminal state is worth 0.
-        going_on = following["terminated"].squeeze(-1).logical_not()
+        nonterminal = following["terminated"].squeeze(-1).logical_not()
         # Noise smooths the target over similar actions, of which one may be overestimated.
         next_action = self.agent.distribution.mode(self.target_agent.policy(next_observation))
         noise = (td if "noise" in td else self.draw_noise(td))["noise"]
@@ -158,7 +158,7 @@ class Td3Loss(nn.Module):
         next_action = next_action + noise * self.half_range
         next_action = torch.clamp(next_action, self.low, self.high)
         next_q = self.target_critics(self.agent.encode(next_observation), next_action).amin(0)
-        td_target: torch.Tensor = reward + self.gamma * going_on * next_q
+        td_target: torch.Tensor = reward + self.gamma * nonterminal * next_q
         return td_target
 
     def update_targets(self) -> None:
