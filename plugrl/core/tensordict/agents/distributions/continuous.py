@@ -73,11 +73,11 @@ class Normal(ActionDistribution):
         As :meth:`rsample`, for what has drawn the noise already.
         """
         mean, log_std = self._moments(params)
-        return self._shaped(mean + log_std.exp() * noise), _log_density(noise, log_std)
+        return self._unflatten(mean + log_std.exp() * noise), _log_density(noise, log_std)
 
     def mode(self, params: torch.Tensor) -> torch.Tensor:
         """See the base class."""
-        return self._shaped(self._moments(params)[0])
+        return self._unflatten(self._moments(params)[0])
 
     def sample_numpy(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """See the base class."""
@@ -108,9 +108,6 @@ class Normal(ActionDistribution):
     def clip(self, action: Array) -> Array:
         """See the base class."""
         return np.clip(action, self.low, self.high) if self._bounded else action
-
-    def _shaped(self, action: torch.Tensor) -> torch.Tensor:
-        return action.reshape(*action.shape[:-1], *self.action_shape)
 
 
 def _log_density(noise: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
@@ -173,12 +170,12 @@ class SquashedNormal(Normal):
         straight = mean + log_std.exp() * noise
         middle, scale = self._on(params.device)
         log_prob = _log_density(noise, log_std) - _log_slope(straight).sum(-1) - self.log_scale
-        return self._shaped(middle + scale * straight.tanh()), log_prob
+        return self._unflatten(middle + scale * straight.tanh()), log_prob
 
     def mode(self, params: torch.Tensor) -> torch.Tensor:
         """See the base class."""
         middle, scale = self._on(params.device)
-        return self._shaped(middle + scale * self._moments(params)[0].tanh())
+        return self._unflatten(middle + scale * self._moments(params)[0].tanh())
 
     def sample_numpy(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """See the base class."""

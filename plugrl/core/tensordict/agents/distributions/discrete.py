@@ -164,12 +164,12 @@ class MultiCategorical(ActionDistribution):
         parts = zip(self._parts, self._split(params), strict=True)
         drawn = [part.rsample(p, generator) for part, p in parts]
         action = torch.stack([each for each, _ in drawn], -1)
-        return self._shaped(action), torch.stack([each for _, each in drawn]).sum(0)
+        return self._unflatten(action), torch.stack([each for _, each in drawn]).sum(0)
 
     def mode(self, params: torch.Tensor) -> torch.Tensor:
         """See the base class."""
         parts = zip(self._parts, self._split(params), strict=True)
-        return self._shaped(torch.stack([part.mode(p) for part, p in parts], -1))
+        return self._unflatten(torch.stack([part.mode(p) for part, p in parts], -1))
 
     def sample_numpy(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """See the base class."""
@@ -195,9 +195,6 @@ class MultiCategorical(ActionDistribution):
 
     def _split_numpy(self, params: Array) -> list[Array]:
         return np.split(params, np.cumsum(self.counts)[:-1], -1)
-
-    def _shaped(self, action: torch.Tensor) -> torch.Tensor:
-        return action.reshape(*action.shape[:-1], *self.action_shape)
 
 
 class Bernoulli(ActionDistribution):
@@ -226,12 +223,12 @@ class Bernoulli(ActionDistribution):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See the base class."""
         uniform = torch.rand(params.shape, generator=generator, device=params.device)
-        action = self._shaped((uniform < params.detach().sigmoid()).long())
+        action = self._unflatten((uniform < params.detach().sigmoid()).long())
         return action, self.log_prob(params, action)
 
     def mode(self, params: torch.Tensor) -> torch.Tensor:
         """See the base class."""
-        return self._shaped((params > 0).long())
+        return self._unflatten((params > 0).long())
 
     def sample_numpy(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """See the base class."""
@@ -247,6 +244,3 @@ class Bernoulli(ActionDistribution):
         """See the base class."""
         action = rng.integers(0, 2, (count, *self.action_shape))
         return action, np.full(count, -self.parameters * np.log(2), np.float32)
-
-    def _shaped(self, action: torch.Tensor) -> torch.Tensor:
-        return action.reshape(*action.shape[:-1], *self.action_shape)

@@ -1,8 +1,8 @@
 """Distributions over actions: numbers of a network to actions, in torch and in NumPy.
 
-A distribution is no network: its
-``parameters`` are what a policy head puts out for an observation. Collection samples in NumPy,
-where a small batch costs a fraction of what it costs in torch.
+A distribution is no network: its ``parameters`` are what a policy head puts out for an
+observation. Collection samples in NumPy, where a small batch costs a fraction of what it costs in
+torch.
 """
 
 from __future__ import annotations
@@ -97,3 +97,7 @@ class ActionDistribution(ABC):
     def clip(self, action: Array) -> Array:
         """Actions as an environment may take them: within the bounds of the space."""
         return action
+
+    def _unflatten(self, action: torch.Tensor) -> torch.Tensor:
+        """``[..., numbers of an action]`` to ``[..., *action_shape]``."""
+        return action.reshape(*action.shape[:-1], *self.action_shape)
