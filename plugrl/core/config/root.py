@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import Any, get_origin
 
 from plugrl.core.config import coerce
 from plugrl.core.config.canonical import remedy, settle
@@ -25,9 +25,6 @@ from plugrl.core.config.validated import ValidatedConfig
 from plugrl.core.errors import PluginError
 from plugrl.core.plugins.packages.requirements import check_requirements
 from plugrl.core.wording import close_names
-
-if TYPE_CHECKING:
-    pass
 
 
 class RootChecker:

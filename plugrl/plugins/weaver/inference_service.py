@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from plugrl.core.errors import ConfigError
 from plugrl.core.text.inference.requests import GenerationRequest
@@ -14,9 +14,6 @@ from plugrl.core.text.remote.connection import RemoteConnection
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.inference_service import TinkerInferenceConfig, TinkerInferenceService
 from plugrl.plugins.weaver.connection import Connection
-
-if TYPE_CHECKING:
-    pass
 
 _MODEL = re.compile(r"weaver://([^/]+)/")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ContractError
@@ -15,9 +15,6 @@ from plugrl.core.text.remote.service import Datum, NamedLoss
 from plugrl.plugins.tinker import wire
 from plugrl.plugins.tinker.train_service import AdapterTrainConfig, TinkerTrainService, unique
 from plugrl.plugins.weaver.connection import Connection
-
-if TYPE_CHECKING:
-    pass
 
 #: The pass that gives log-probabilities and takes no gradient.
 _FORWARD = "forward_logprob"

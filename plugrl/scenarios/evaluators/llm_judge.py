@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from plugrl.core.config.schemas.schema import described
 from plugrl.core.errors import ConfigError
@@ -26,9 +26,6 @@ from plugrl.scenarios.evaluators.judge_replies import (
 )
 from plugrl.scenarios.evaluators.numbers import parse_number
 from plugrl.scenarios.evaluators.references import reference_in
-
-if TYPE_CHECKING:
-    pass
 
 TEMPLATE = """\
 You grade answers. Compare the answer with the reference and give it a score from 0 (wrong) to 1
