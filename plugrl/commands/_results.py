@@ -77,10 +77,7 @@ def next_commands(run: TrainedRun) -> list[str]:
     except PlugrlError:
         # Such as one whose reward functions only a program has.
         return []
-    validated = experiment.validated
-    while validated.phases:
-        validated = validated.phases[-1][1]
-    return list(_commands(validated, experiment.registry, name))
+    return list(_commands(experiment.validated.last_phase, experiment.registry, name))
 
 
 def _commands(validated: ValidatedConfig, registry: Registry, run: str) -> Iterator[str]:

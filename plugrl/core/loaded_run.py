@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plugrl.core.config.sources.compose import compose
 from plugrl.core.config.sources.lookup import find_main
@@ -25,9 +25,6 @@ from plugrl.core.run.folder import find
 from plugrl.core.run.initialization import read_config
 from plugrl.core.run.loaded_state import restore_weights
 from plugrl.core.trainer import Trainer
-
-if TYPE_CHECKING:
-    from plugrl.core.config.validated import ValidatedConfig
 
 #: Sections that the configuration of an evaluation may set: the problems, and how they are judged.
 EVALUATED = ("data", "scenario", "rollout_worker", "validate")
@@ -111,7 +108,7 @@ def open_checkpoint(
             apply_process_settings(experiment)
         run = UnrecordedRun("a saved state", folder)
         stand_in: Any = run
-        trainer = build_trainer(_last_phase(experiment.validated), experiment.registry, stand_in)
+        trainer = build_trainer(experiment.validated.last_phase, experiment.registry, stand_in)
         if state is not None:
             restore_weights(trainer, state, "trainer", origin, root=Trainer)
         try:
@@ -129,7 +126,7 @@ def trainer_of(target: str, runs_folder: str | Path = "runs") -> type[Trainer] |
     if is_model(target):
         return None
     tree = read_config(find(target, Path(runs_folder)), "opened")
-    found: type[Trainer] = _last_phase(prepare(tree, preflight=False).validated).trainer
+    found: type[Trainer] = prepare(tree, preflight=False).validated.last_phase.trainer
     return found
 
 
@@ -229,12 +226,6 @@ def _phase_at_checkpoint(
         validated = validated.phases[state["phase"]][1]
         state = state["child"]
     return validated.tree, state
-
-
-def _last_phase(validated: ValidatedConfig) -> ValidatedConfig:
-    while validated.phases:
-        validated = validated.phases[-1][1]
-    return validated
 
 
 def find_checkpoint(run: Path, which: str) -> Path:

@@ -37,6 +37,11 @@ class ValidatedConfig:
     meant: dict[str, str] = field(default_factory=dict)
 
     @property
+    def last_phase(self) -> ValidatedConfig:
+        """The configuration that is trained last; the whole one where there are no phases."""
+        return self.phases[-1][1].last_phase if self.phases else self
+
+    @property
     def unchecked_lines(self) -> list[str]:
         """One line for people about each unchecked key."""
         return [
