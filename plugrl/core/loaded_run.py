@@ -155,39 +155,57 @@ def _run_experiment(
     if "validate" in base or "data" in base:
         # Trainers that only learn labels have no section `validate`.
         base["validate"] = {**base.get("validate", {}), "enabled": True}
-    if not _is_file(evaluation):
-        if "data" not in base:
-            # Small networks are evaluated in environments, of which there is one kind to test in.
-            if evaluation != FILES:
-                others = "".join(f", {name} for {what}" for name, what in reports.items())
-                raise UsageError(
-                    f"{evaluation}: no such file or recipe; write {FILES} for episodes in the "
-                    f"run's own environment{others}"
-                )
-            return prepare(base, overrides, preflight=False, setup=setup)
-        data = base["validate"].get("data") or {}
-        if not (data.get("data_files") and evaluation == FILES):
-            named = data.get("name") or (base.get("data") or {}).get("name")
-            if base.get("scenario") is None and not named:
-                files = f"{FILES} for the files that the run validates on, or "
-                raise UsageError(
-                    f"{evaluation}: no such file or recipe, and the run has no scenario with "
-                    f"splits; write {files if data.get('data_files') else ''}a YAML file that "
-                    "sets validate.data.data_files"
-                )
-            base["validate"]["data"] = {**data, "data_files": [], "splits": [evaluation]}
-        return prepare(base, overrides, preflight=False, setup=setup)
-    given = compose(evaluation).tree
+    if _is_file(evaluation):
+        _drop_replaced_sections(base, evaluation)
+        return prepare(evaluation, overrides, base=base, preflight=False, setup=setup)
+    if "data" in base:
+        _select_split(base, evaluation)
+    elif evaluation != FILES:
+        # Small networks are evaluated in environments, of which there is one kind to test in.
+        others = "".join(f", {name} for {what}" for name, what in reports.items())
+        raise UsageError(
+            f"{evaluation}: no such file or recipe; write {FILES} for episodes in the "
+            f"run's own environment{others}"
+        )
+    return prepare(base, overrides, preflight=False, setup=setup)
+
+
+def _select_split(base: dict[str, Any], split: str) -> None:
+    """Validate on a split of the run's data, or on the files that the run validates on.
+
+    Raises:
+        UsageError: the run has no data with splits.
+    """
+    data = base["validate"].get("data") or {}
+    if data.get("data_files") and split == FILES:
+        return
+    named = data.get("name") or (base.get("data") or {}).get("name")
+    if base.get("scenario") is None and not named:
+        files = f"{FILES} for the files that the run validates on, or "
+        raise UsageError(
+            f"{split}: no such file or recipe, and the run has no scenario with "
+            f"splits; write {files if data.get('data_files') else ''}a YAML file that "
+            "sets validate.data.data_files"
+        )
+    base["validate"]["data"] = {**data, "data_files": [], "splits": [split]}
+
+
+def _drop_replaced_sections(base: dict[str, Any], file: str) -> None:
+    """Drop the sections of a run that the file of an evaluation replaces as a whole.
+
+    Raises:
+        ConfigError: the file sets what belongs to the run.
+    """
+    given = compose(file).tree
     foreign = [name for name in given if name not in EVALUATED]
     if foreign:
         raise ConfigError(
-            f"{evaluation}: an evaluation of a run has the sections {', '.join(EVALUATED)}; "
+            f"{file}: an evaluation of a run has the sections {', '.join(EVALUATED)}; "
             f"{', '.join(foreign)} {'belong' if len(foreign) > 1 else 'belongs'} to the run"
         )
     for name in EVALUATED:
         if _replaces_section(name, given.get(name), base.get(name)):
             base.pop(name, None)
-    return prepare(evaluation, overrides, base=base, preflight=False, setup=setup)
 
 
 def _reports(base: Mapping[str, Any], evaluation: str) -> Mapping[str, str]:
