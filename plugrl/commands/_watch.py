@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from plugrl.core.plugins.user_code.working_folder import display_path
 from plugrl.core.run.folder import summarize
 from plugrl.core.run.initialization import read_config
 from plugrl.core.run.records.headline import headline_metric, lower_is_better
-from plugrl.core.run.records.jsonl_file import parse_record
+from plugrl.core.run.records.jsonl_file import parse_record, read_tail
 from plugrl.core.run.records.records import METRICS_FILE, read_status
 from plugrl.core.run.report.curves import Curve, Metrics
 from plugrl.core.run.report.samples import readable
@@ -189,14 +188,11 @@ def newest_samples(folder: Path, count: int) -> list[dict[str, Any]]:
 
 def _last_records(path: Path, count: int) -> list[dict[str, Any]]:
     try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            lines = file.read().split(b"\n")
+        data, _ = read_tail(path, _TAIL)
     except OSError:
         return []
     records: list[dict[str, Any]] = []
-    for line in reversed(lines[size > _TAIL : -1]):
+    for line in reversed(data.split(b"\n")[:-1]):
         record = parse_record(line)
         if record is not None:
             records.append(record)

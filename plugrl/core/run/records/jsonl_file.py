@@ -27,6 +27,21 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def read_tail(path: Path, limit: int) -> tuple[bytes, bool]:
+    """The whole lines among the last ``limit`` bytes of a file, and whether others came before.
+
+    The last line may be one that is being written.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        is_cut = file.seek(0, os.SEEK_END) > limit
+        file.seek(-limit if is_cut else 0, os.SEEK_END if is_cut else os.SEEK_SET)
+        data = file.read(limit)
+    return (data.partition(b"\n")[2] if is_cut else data), is_cut
+
+
 def json_ready(value: Any) -> Any:
     """Replace what JSON lacks: NaN and infinities by null, arrays by lists, the rest by text."""
     if value is None or isinstance(value, (str, bool, int)):

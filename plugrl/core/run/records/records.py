@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from plugrl.core.errors import ConfigError, UsageError
 from plugrl.core.run.atomic_writes import write_json
-from plugrl.core.run.records.jsonl_file import JsonlFile, parse_record
+from plugrl.core.run.records.jsonl_file import JsonlFile, parse_record, read_tail
 from plugrl.core.run.records.sample_file import SampleFile
 
 METRICS_FILE = "metrics.jsonl"
@@ -55,12 +55,10 @@ def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float | int]:
 def last_step(path: Path) -> int | None:
     """The step of the last complete line of ``metrics.jsonl``, read from its end."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            lines = file.read().split(b"\n")
+        data, _ = read_tail(path, _TAIL)
     except OSError:
         return None
-    for line in reversed(lines[:-1]):
+    for line in reversed(data.split(b"\n")[:-1]):
         step = (parse_record(line) or {}).get("step")
         if isinstance(step, int):
             return step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from plugrl.core.run.records.jsonl_file import parse_record
+from plugrl.core.run.records.jsonl_file import parse_record, read_tail
 from plugrl.core.run.records.timeline import LEFT_OUT, LIMIT, PROCESS, TIMELINE_FILE
 
 #: Lanes in the order in which a step uses them; others follow.
@@ -133,7 +132,10 @@ def read_timeline(folder: Path, limit: int = 2 * LIMIT) -> TimelineView:
     Raises:
         OSError: the file exists but cannot be read.
     """
-    data, left_out = _tail(folder / TIMELINE_FILE, limit)
+    try:
+        data, left_out = read_tail(folder / TIMELINE_FILE, limit)
+    except FileNotFoundError:
+        data, left_out = b"", False
     processes, skipped = [_ProcessSpans()], 0
     for line in io.BytesIO(data):
         parsed = _parse_line(line)
@@ -149,17 +151,6 @@ def read_timeline(folder: Path, limit: int = 2 * LIMIT) -> TimelineView:
         else:
             processes[-1].add(_lane_name(lane, name), span, step)
     return _join_processes([p for p in processes if p.lanes], skipped, left_out)
-
-
-def _tail(path: Path, limit: int) -> tuple[bytes, bool]:
-    try:
-        with open(path, "rb") as file:
-            beyond = file.seek(0, os.SEEK_END) > limit
-            file.seek(-limit if beyond else 0, os.SEEK_END if beyond else os.SEEK_SET)
-            data = file.read(limit)
-    except FileNotFoundError:
-        return b"", False
-    return (data.partition(b"\n")[2] if beyond else data), beyond
 
 
 def _parse_line(line: bytes) -> tuple[str, str, Span, Any] | None:

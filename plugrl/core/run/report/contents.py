@@ -17,6 +17,7 @@ from plugrl.core.run.folder import summarize
 from plugrl.core.run.initialization import ORIGINS_FILE, read_config, read_yaml
 from plugrl.core.run.records.environment import ENVIRONMENT_FILE
 from plugrl.core.run.records.headline import headline_metric, lower_is_better
+from plugrl.core.run.records.jsonl_file import read_tail
 from plugrl.core.run.records.places import read_places
 from plugrl.core.run.records.records import METRICS_FILE, read_status
 from plugrl.core.run.records.timeline_reader import read_timeline
@@ -129,7 +130,7 @@ class RunContents:
         """Warnings and errors of the log, resumes, and values that were not finite, by step."""
         times, steps = self.metrics.times.steps, self.metrics.times.points()["y"]
         found = []
-        for line in _tail(self.folder / "log.txt").splitlines():
+        for line in _log(self.folder).splitlines():
             match = _LOG_LINE.match(line)
             if match is None:
                 continue
@@ -150,11 +151,9 @@ class RunContents:
         return sorted(found, key=lambda event: event["step"])[-_MOST_EVENTS:]
 
 
-def _tail(path: Path) -> str:
+def _log(folder: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _LOG_TAIL))
-            return file.read().decode("utf-8", "replace")
+        return read_tail(folder / "log.txt", _LOG_TAIL)[0].decode("utf-8", "replace")
     except OSError:
         return ""
 
