@@ -21,8 +21,6 @@ _CHUNK = 2**23
 #: A picture cannot show what is beyond.
 _LARGEST = 1e300
 
-Point = tuple[float, float]
-
 
 class Curve:
     """Points of a metric, of which each stands for as many lines as the length requires.

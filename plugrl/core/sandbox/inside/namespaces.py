@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from plugrl.core.sandbox.inside.kernel import syscall
 
 _MOUNT, _USER, _IPC, _PROCESS, _NETWORK = 0x20000, 0x10000000, 0x8000000, 0x20000000, 0x40000000
-_NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
-_DETACH, _AT_EMPTY_PATH, _AT_RECURSIVE, _AT_CWD = 2, 0x1000, 0x8000, -100
+_NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 2, 4, 0x1000, 0x4000, 0x40000
+_DETACH, _AT_RECURSIVE, _AT_CWD = 2, 0x8000, -100
 _READ_ONLY = 1
 #: The user that a program runs as inside its namespace.
 _NOBODY = 65534

@@ -8,14 +8,13 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from plugrl.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     import numpy as np
 
-Format = Literal["gif", "mp4"]
 #: What each format needs.
 _MODULES = {"gif": ("PIL",), "mp4": ("imageio", "imageio_ffmpeg")}
 #: Viewers show GIFs with shorter frames much too slowly.
