@@ -46,16 +46,13 @@ from mutants import ROOT, Mutant, equivalents, mutants_of, named
 START = multiprocessing.get_context("forkserver")
 LARGE = ["pytest", "hypothesis", "torch", "torchrl.objectives", "transformers", "gymnasium"]
 DEFAULT = [
-    *(f"plugrl/trainers/{name}" for name in ("losses", "advantages", "opponent_shaping", ".")),
+    *(f"plugrl/core/{name}" for name in ("config", "run", "tensordict")),
     *(
-        f"plugrl/core/text/{name}.py"
-        for name in (
-            *("pool", "losses", "rewards", "grouping", "lockstep", "streaming", "overlapping"),
-            *("curriculum", "weight_sync", "weight_states", "validation", "pass_at_k"),
-        )
+        f"plugrl/core/text/{name}"
+        for name in ("data", "endpoint", "evaluate", "learn", "rollout", "schedule")
     ),
-    *(f"plugrl/core/{name}" for name in ("text/endpoint", "run", "config", "tensordict")),
-    *(f"plugrl/scenarios/{name}" for name in ("protocols", "evaluators")),
+    *(f"plugrl/scenarios/{name}" for name in ("evaluators", "protocols")),
+    "plugrl/trainers",
 ]
 TOO_LONG = "(time limit)"
 #: Not behaviour: any mutant changes the format of a file.
@@ -231,7 +228,9 @@ def chosen(arguments: argparse.Namespace) -> list[Mutant]:
     files: list[str] = []
     for name in arguments.paths or DEFAULT:
         place = ROOT / name
-        inside = [place] if place.is_file() else sorted(place.glob("*.py"))
+        inside = [place] if place.is_file() else sorted(place.rglob("*.py"))
+        if not inside:
+            raise SystemExit(f"{name} has no modules")
         files += [str(f.resolve().relative_to(ROOT)) for f in inside if f.name != "__init__.py"]
     drawn = random.Random(arguments.seed)
     by_file = {file: mutants_of(file) for file in dict.fromkeys(files)}
