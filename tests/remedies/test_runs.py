@@ -376,6 +376,7 @@ REASONS = {
     "core/run/lock: take the lock": "what was done when the disk failed",
     "core/run/records/journal: write down": "what was done when the disk failed",
     "core/run/records/jsonl_file: write a record": "what was done when the disk failed",
+    "core/run/records/records: write the status": "what was done when the disk failed",
     "core/run/shutdown: run": "says how a run ended",
     "core/run/guards: lower the learning rate": "names no number: which helps depends on the run",
     "all rewards were equal in": "names no number: what helps depends on the data",

@@ -511,7 +511,11 @@ class Run(RenamedMethods):
 
     def __enter__(self) -> Self:
         self._shutdown.open_log()
-        self._status.write()
+        try:
+            self._status.write()
+        except BaseException as error:
+            self._shutdown.close("failed", self.step, error)
+            raise
         self._report.start()
         # After the status: from here on a signal ends the run through it.
         self._signals.install()

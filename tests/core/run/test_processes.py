@@ -1,5 +1,6 @@
 """Runs in processes of their own that are killed, signalled, starved and hung."""
 
+import contextlib
 import json
 import os
 import random
@@ -216,3 +217,17 @@ def test_a_disk_without_room_for_the_folder_leaves_none(small_disk):
     assert returned == 1
     assert err[-1].startswith("error: cannot make the run folder: no space left for ")
     assert list(small_disk.glob("*/*")) == list(small_disk.glob("*/.tmp*")) == []
+
+
+@pytest.mark.integration
+def test_a_run_on_a_full_disk_is_not_resumed_and_keeps_what_it_has(small_disk):
+    assert start("plain", small_disk).wait(DEADLINE) == 0
+    folder = the_run(small_disk)
+    before = (folder / "status.json").read_text()
+    with contextlib.suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    returned, _, err = finish(start("endless", small_disk, folder))
+    assert returned == 1
+    assert err[-1].startswith("error: cannot write the status of the run: no space left for ")
+    assert (folder / "status.json").read_text() == before

@@ -312,6 +312,17 @@ def test_a_run_is_found_by_path_id_beginning_experiment_and_latest(make_run, tmp
         find("a" * 5000, root)
 
 
+def test_a_run_whose_status_cannot_be_written_does_not_begin(make_run):
+    run = make_run()
+    (run.folder / "status.json").unlink(missing_ok=True)
+    (run.folder / "status.json").mkdir()
+    handlers = list(logging.getLogger("plugrl").handlers)
+    with pytest.raises(RunError, match="cannot write the status of the run: .*status.json"), run:
+        raise AssertionError("it began")
+    assert logging.getLogger("plugrl").handlers == handlers
+    Run.open(run.folder).finish("failed")
+
+
 def test_a_long_name_makes_a_folder_that_is_found(make_run, tmp_path):
     name = "é" * 50 + "x" * 1000
     run = make_run(experiment_name=name)

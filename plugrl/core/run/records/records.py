@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from plugrl.core.errors import ConfigError, UsageError
-from plugrl.core.run.atomic_writes import write_json
+from plugrl.core.errors import ConfigError, PlugrlError, UsageError
+from plugrl.core.run.atomic_writes import disk_error, write_json
 from plugrl.core.run.records.jsonl_file import JsonlFile, parse_record, read_tail
 from plugrl.core.run.records.sample_file import SampleFile
 
@@ -147,19 +147,27 @@ class Status:
         self.fields["step"] = step
         if time.monotonic() - self._written > _INTERVAL:
             # A status that cannot be written must not end a healthy run.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(PlugrlError):
                 self.write()
 
     def end(self, state: State, error: str | None = None) -> None:
         """Write the final state. On a full disk the old status stays, which readers recognize."""
         self.fields.update(state=state, ended=now(), error=error)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(PlugrlError):
             self.write()
 
     def write(self) -> None:
-        """Write ``status.json`` now."""
+        """Write ``status.json`` now.
+
+        Raises:
+            RunError: the disk is full.
+            UsageError: the folder is not writable.
+        """
         self._written = time.monotonic()
-        write_json(self._path, dict(self.fields))
+        try:
+            write_json(self._path, dict(self.fields))
+        except OSError as error:
+            raise disk_error(error, "write the status of the run", self._path) from error
 
 
 class RunRecords:
