@@ -79,6 +79,12 @@ class ConfigError(PlugrlError):
             return summary
         return "\n  ".join((summary, *self.faults))
 
+    def at(self, where: str) -> ConfigError:
+        """The same faults, after the words that say where they are."""
+        if len(self.faults) == 1:
+            return ConfigError(f"{where}: {self.faults[0]}")
+        return ConfigError(f"{where}: {len(self.faults)} faults", self.faults)
+
 
 class UnknownComponentError(ConfigError):
     """No installed package, file or hook provides a component of this name."""

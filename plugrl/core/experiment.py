@@ -281,10 +281,7 @@ def _saved_experiment(folder: Path) -> Experiment:
     try:
         experiment = prepare(tree, setup=True)
     except ConfigError as error:
-        where = f"{file} cannot be used"
-        if len(error.faults) == 1:
-            raise ConfigError(f"{where}: {error.faults[0]}") from error
-        raise ConfigError(f"{where}: {len(error.faults)} faults", error.faults) from error
+        raise error.at(f"{file} cannot be used") from error
     absent = list(_missing_keys(experiment.validated.tree, tree))
     if absent:
         # Cut short, edited, or written by an older plugrl: the run may have begun with other

@@ -31,10 +31,12 @@ from plugrl.core.errors import (
 from plugrl.core.experiment import TrainedRun, prepare, resume, start
 from plugrl.core.factory import make_component
 from plugrl.core.plugins.callbacks import as_callbacks
+from plugrl.core.plugins.user_code.error_location import one_line, raised_at
 from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
 from plugrl.core.run.atomic_writes import disk_error, write_json
 from plugrl.core.run.folder import SWEEP_FILE, folder_name
 from plugrl.core.run.lock import RunLock, is_locked
+from plugrl.core.run.records.jsonl_file import parse_record
 from plugrl.core.searcher import Searcher, Trial
 from plugrl.core.sweep import MAX_RUNS, default_metrics
 
@@ -118,7 +120,7 @@ class SearchedSweep:
                         setup=True,
                     )
                 except ConfigError as error:
-                    raise ConfigError(f"sweep.space: {word}: {error}", error.faults) from error
+                    raise error.at(f"sweep.space: {word}") from error
 
     def _open(self, definition: dict[str, Any], seed: int) -> None:
         file = self.folder / "sweep.json"
@@ -129,8 +131,8 @@ class SearchedSweep:
                     self._compare(json.loads(file.read_text(encoding="utf-8")), definition)
                 else:
                     write_json(file, definition)
-                self._searcher.open(self.folder, self.space, maximize=self.maximize, seed=seed)
-        except ValueError as error:
+                self._call("open", self.folder, self.space, maximize=self.maximize, seed=seed)
+        except (ValueError, RecursionError) as error:
             raise UsageError(
                 f"{display_path(file)} cannot be read ({error}); give the sweep another --name"
             ) from error
@@ -150,21 +152,46 @@ class SearchedSweep:
                 "one another --name"
             )
 
+    def _call(self, method: str, *given: Any, **named: Any) -> Any:
+        """Call the searcher, whose faults are errors that name it and its files.
+
+        Raises:
+            RunError: it raised something; its files may be damaged.
+        """
+        try:
+            return getattr(self._searcher, method)(*given, **named)
+        except (PlugrlError, OSError):
+            raise
+        except Exception as error:
+            name, place = type(self._searcher).__name__, raised_at(error)
+            at = f" at {place}" if place else ""
+            raise RunError(
+                f"{name}.{method} raised {one_line(error)}{at}; if its files in "
+                f"{display_path(self.folder)} are damaged, give the sweep another --name"
+            ) from error
+
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """One process at a time takes trials and marks the best."""
-        with open(self.folder / "turn", "w", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        """One process at a time takes trials and marks the best.
+
+        Raises:
+            PlugrlError: what it then writes cannot be written, such as on a full disk.
+        """
+        try:
+            with open(self.folder / "turn", "w", encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise disk_error(error, "keep the trials of the sweep", self.folder) from error
 
     def trials(self) -> list[Trial]:
         """All trials so far, those of other processes included."""
-        return list(self._searcher.trials())
+        return list(self._call("trials"))
 
     def run_of(self, number: int) -> Path | None:
         """The run folder of a trial; None: it has not got that far."""
         found = self._note(number).get("run")
-        return Path(found) if found is not None and Path(found).is_dir() else None
+        return Path(found) if isinstance(found, str) and Path(found).is_dir() else None
 
     def best(self) -> Trial | None:
         """The best trial of those that are done; None: none is."""
@@ -187,7 +214,7 @@ class SearchedSweep:
 
     def _claim(self) -> tuple[Trial, RunLock] | None:
         with self._turn():
-            trials = self._searcher.trials()
+            trials = self.trials()
             left = [
                 one
                 for one in trials
@@ -195,9 +222,11 @@ class SearchedSweep:
             ]
             if not left and len(trials) >= self.most:
                 return None
-            trial = left[0] if left else self._searcher.ask()
+            trial = left[0] if left else self._call("ask")
+            if not isinstance(trial, Trial):
+                raise RunError(f"the searcher proposed {type(trial).__name__}, which is no Trial")
             for key, value in trial.values.items():
-                if not self.space[key].holds(value):
+                if key not in self.space or not self.space[key].holds(value):
                     raise RunError(f"the searcher proposed {key}={value!r}, outside of its space")
             folder = self._trial_folder(trial.number)
             folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +275,7 @@ class SearchedSweep:
     def _tell(self, trial: Trial, state: Any, value: float | None = None) -> Trial:
         with self._turn():
             before = self.best()
-            self._searcher.tell(trial.number, state, value)
+            self._call("tell", trial.number, state, value)
             best = self.best()
             if best is not None and (before is None or best.number != before.number):
                 for one, is_best in ((before, False), (best, True)):
@@ -267,7 +296,7 @@ class SearchedSweep:
         """Tell the searcher what a validation found; True: the trial is to end."""
         _, value = self._found(metrics)
         # Before the first step a run is as good as its beginning.
-        if step < 1 or value is None or not self._searcher.report(number, step, value):
+        if step < 1 or value is None or not self._call("report", number, step, value):
             return False
         self.note(number, pruned=True)
         return True
@@ -278,11 +307,11 @@ class SearchedSweep:
         write_json(file, {**self._note(number), **facts})
 
     def _note(self, number: int) -> dict[str, Any]:
+        """What is known of a trial; of one whose file is damaged, nothing."""
         try:
             file = self._trial_folder(number) / "trial.json"
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            return found
-        except FileNotFoundError:
+            return parse_record(file.read_bytes()) or {}
+        except OSError:
             return {}
 
     def _trial_folder(self, number: int) -> Path:

@@ -126,7 +126,7 @@ def _runs_per_seed(
     except ConfigError as error:
         if not run.varied:
             raise
-        raise ConfigError(f"{_name(run.varied)}: {error}", error.faults) from error
+        raise error.at(_name(run.varied)) from error
     for name, found in faults.items():
         found.append(metric_fault(experiment.validated, experiment.registry, name))
     first = int(experiment.validated.tree["seed"])

@@ -1,5 +1,6 @@
 """``plugrl sweep --with``: a searcher proposes, hopeless runs end, what was killed goes on."""
 
+import errno
 import itertools
 import json
 import os
@@ -18,10 +19,10 @@ import plugrl.trainers.self_hosted_grpo  # noqa: F401
 from plugrl.core.config.check import configure
 from plugrl.core.config.schemas.sweep import ParameterConfig
 from plugrl.core.config.sources.compose import compose
-from plugrl.core.errors import ConfigError, UsageError
+from plugrl.core.errors import ConfigError, RunError, UsageError
 from plugrl.core.searched_sweep import SearchedSweep, override
 from plugrl.core.searcher import Searcher, Trial
-from plugrl.plugins.optuna.searcher import OptunaSearcher
+from plugrl.plugins.optuna.searcher import JOURNAL, OptunaSearcher
 from plugrl.testing import tiny
 
 SPACE = {
@@ -228,6 +229,83 @@ def test_a_pruned_run_ends_and_the_best_one_is_marked(tmp_path, monkeypatch):
     assert [mark["best"] for mark in marks] == [number == best for number in range(3)]
     found = json.loads((sweep.folder / "best.json").read_text())
     assert (found["trial"], found["run"]) == (best, str(runs[best].folder))
+
+
+@pytest.fixture
+def searched(tmp_path):
+    """A sweep with one trial, as another process opens it."""
+    path = written(tmp_path, {"space": {"seed": {"type": "int", "low": 0, "high": 9}}})
+
+    def opened(trials, **given):
+        return SearchedSweep(
+            path, ["trainer.total_train_steps=1"], **{"searcher": "optuna", **given}, trials=trials
+        )
+
+    assert [one.state for one in opened(1).train()] == ["done"]
+    return opened
+
+
+def test_a_journal_that_was_cut_short_loses_its_last_line_alone(searched):
+    journal = searched(1).folder / JOURNAL
+    whole = journal.read_bytes()
+    with open(journal, "ab") as file:
+        # As an append that a kill or a full disk ended.
+        file.write(whole[: whole.index(b"\n") // 2])
+    sweep = searched(2)
+    assert journal.read_bytes().startswith(whole)
+    assert all(json.loads(line) for line in journal.read_bytes().splitlines())
+    assert [one.state for one in sweep.train()] == ["done"]
+    assert [one.state for one in searched(2).trials()] == ["done", "done"]
+
+
+@pytest.mark.parametrize("line", [b"null\n", b"{}\n", b"[]\n", b'{"op_code": 99}\n', b"{\n{\n"])
+def test_a_damaged_journal_is_one_error_that_names_its_folder(searched, line):
+    folder = searched(1).folder
+    (folder / JOURNAL).write_bytes(line)
+    with pytest.raises(RunError, match="damaged, give the sweep another --name") as caught:
+        searched(2)
+    assert folder.name in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", "\xff", "[" * 100_000, '{"run": [1]}'])
+def test_a_damaged_note_of_a_trial_is_none(searched, text):
+    sweep = searched(1)
+    (sweep.folder / "trial-0000" / "trial.json").write_text(text, encoding="latin-1")
+    assert sweep.run_of(0) is None
+    assert [one.state for one in searched(2).train()] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        ("ask", None, "the searcher proposed NoneType, which is no Trial"),
+        ("ask", Trial(0, {"sede": 1}), "sede=1, outside of its space"),
+        ("ask", KeyError("k"), "Scripted.ask raised KeyError: 'k'"),
+        ("tell", ZeroDivisionError("z"), "Scripted.tell raised ZeroDivisionError: z"),
+        ("trials", TypeError("t"), "Scripted.trials raised TypeError: t"),
+        ("open", RecursionError("r"), "Scripted.open raised RecursionError: r"),
+        ("tell", OSError(errno.ENOSPC, "full"), "cannot keep the trials .* free some space"),
+    ],
+)
+def test_a_searcher_that_fails_is_named(tmp_path, monkeypatch, method, given, said):
+    def fail(*_, **__):
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    plugrl.register_searcher("scripted")(Scripted)
+    monkeypatch.setattr(Scripted, method, fail)
+    path = written(tmp_path, {"space": {"seed": {"type": "int", "low": 0, "high": 9}}})
+    words = ["trainer.total_train_steps=1"]
+    with pytest.raises(RunError, match=said):
+        list(SearchedSweep(path, words, searcher="scripted", trials=1).train())
+
+
+def test_a_fault_in_an_end_of_the_space_is_said_once(tmp_path, call):
+    written(tmp_path, {"space": {"data": {"type": "int", "low": 0, "high": 1}}})
+    code, _, err = call("sweep", "exp.yaml", "--with", "optuna", "--trials", "1")
+    assert (code, err.count("must be a mapping")) == (2, 1), err
+    assert err.startswith("error: sweep.space: data=0: data ")
 
 
 KILLED = """

@@ -12,6 +12,7 @@ from plugrl.core.config.schemas.schema import described
 from plugrl.core.config.schemas.sweep import ParameterConfig
 from plugrl.core.errors import PluginError
 from plugrl.core.plugins.user_code.error_location import one_line
+from plugrl.core.run.records.jsonl_file import JsonlFile
 from plugrl.core.searcher import Searcher, Trial, TrialState
 
 #: The journal of all trials; ``optuna.storages.JournalStorage`` and Optuna's dashboard read it.
@@ -75,7 +76,16 @@ class OptunaSearcher(Searcher):
     ) -> None:
         """Open the journal of the folder, or begin it."""
         storages = self._optuna.storages
-        backend = storages.journal.JournalFileBackend(str(folder / JOURNAL))
+        file = JsonlFile(folder / JOURNAL)
+        lock = storages.journal.JournalFileSymlinkLock(str(file.path))
+        lock.acquire()
+        try:
+            # A process that was killed, or a full disk, may have cut the last line short; the next
+            # one would be joined to it, and no line after that could be read.
+            file.truncate(file.size())
+        finally:
+            lock.release()
+        backend = storages.journal.JournalFileBackend(str(file.path), lock_obj=lock)
         self._study = self._optuna.create_study(
             study_name=STUDY,
             storage=storages.JournalStorage(backend),
