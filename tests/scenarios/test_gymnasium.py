@@ -640,6 +640,14 @@ def test_parts_that_cannot_be_flattened_are_left_out_by_the_wrapper_that_is_reco
 
 
 @pytest.mark.parametrize(
+    "nothing", [spaces.Dict({}), spaces.Tuple(()), spaces.Dict({"a": spaces.Dict({})})]
+)
+def test_a_space_without_parts_is_refused_as_one_that_has_no_flat_form(made, nothing):
+    with pytest.raises(ConfigError, match=r"observes a .*gymnasium\.ObservationWrapper"):
+        spaced(made, nothing, spaces.Discrete(2))
+
+
+@pytest.mark.parametrize(
     ("blocked", "id", "message"),
     [
         (

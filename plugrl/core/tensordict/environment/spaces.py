@@ -175,10 +175,10 @@ def _remedy(space: spaces.Space[Any]) -> str:
 
 
 def _can_flatten(space: spaces.Space[Any]) -> bool:
-    """Whether a wrapper makes one array of a space; those of packages say so by an exception."""
+    """Whether a wrapper makes one array of a space; of packages' or empty ones, none can."""
     try:
         flat = flatten_space(space)
-    except NotImplementedError:
+    except (NotImplementedError, ValueError):
         return False
     return isinstance(flat, spaces.Box)
 
