@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import gymnasium
 import pettingzoo
@@ -265,6 +266,10 @@ def written_reward(form):
     reward_arguments(space["f"])
 
 
+def yields(step, metrics):
+    yield metrics
+
+
 def called_back(value):
     as_callbacks([value])
 
@@ -314,6 +319,7 @@ TRIALS = [
     ),
     Trial("or a function f(step, metrics)", called_back, object(), lambda step, metrics: None),
     Trial("callback {} is a class; give an object of it, {}()", called_back, Stepping, Stepping()),
+    Trial("callback {}: {} is async or has a yield", called_back, yields, lambda step, metrics: 0),
     Trial(
         "register components before plugrl.train, with decorators such as",
         called_back,
@@ -460,6 +466,12 @@ TRIALS = [
         lambda api: check_hook_plugin(type("Hooks", (), {"PLUGRL_HOOK_API": api})),
         999,
         hookspecs.HOOK_API,
+    ),
+    Trial(
+        "{} is async or has a yield: calling it runs nothing; write a plain def",
+        lambda hook: check_hook_plugin(SimpleNamespace(plugrl_step_end=hookspecs.hookimpl(hook))),
+        yields,
+        lambda step, metrics: 0,
     ),
 ]
 

@@ -34,6 +34,16 @@ class Callback:
     by_name: bool = True
 
 
+def runs_later(hook: Any) -> bool:
+    """Whether a call of the hook runs nothing: it makes what somebody has to await or iterate."""
+    kinds = (
+        inspect.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(is_kind(hook) for is_kind in kinds)
+
+
 def as_callbacks(callbacks: Iterable[Any]) -> list[Callback]:
     """The hooks of each callback.
 
@@ -51,7 +61,14 @@ def as_callbacks(callbacks: Iterable[Any]) -> list[Callback]:
 
 def _looked_into(value: Any) -> Callback:
     try:
-        return _as_callback(value)
+        callback = _as_callback(value)
+        for hook, (call, _) in callback.hooks.items():
+            if runs_later(call):
+                raise UsageError(
+                    f"callback {callback.name}: {hook} is async or has a yield: calling it runs "
+                    "nothing; write a plain def"
+                )
+        return callback
     except UsageError:
         raise
     except Exception as error:

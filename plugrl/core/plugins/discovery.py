@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from plugrl.core.errors import PluginError, PlugrlError
+from plugrl.core.plugins.callbacks import runs_later
 from plugrl.core.plugins.hook_types import HookRegistry
 from plugrl.core.plugins.loading import describe_error, import_target, user_modules
 from plugrl.core.plugins.packages.installed import (
@@ -210,7 +211,8 @@ def check_hook_plugin(plugin: Any) -> None:
     """Check a hook module or object before it is registered.
 
     Raises an exception with a one-line message when it was written for another ``HOOK_API``,
-    when a hook is misspelt or lacks ``@hookimpl``, or when it wraps other hooks.
+    when a hook is misspelt or lacks ``@hookimpl``, when it wraps other hooks, or when a call would
+    not run it.
     """
     from plugrl.core.plugins import hookspecs
 
@@ -244,6 +246,10 @@ def _check_hook(attribute: str, hook: Any, options: dict[str, Any], known: set[s
     if options.get("hookwrapper") or options.get("wrapper"):
         raise _RefusedPluginError(
             "hooks", f"{name} is a wrapper; hooks observe and cannot wrap one another"
+        )
+    if runs_later(hook):
+        raise _RefusedPluginError(
+            "hooks", f"{name} is async or has a yield: calling it runs nothing; write a plain def"
         )
     has = inspect.signature(getattr(hookspecs, name)).parameters
     for argument in inspect.signature(hook).parameters:

@@ -7,7 +7,8 @@ import types
 
 import pytest
 
-from plugrl.core.errors import ConfigError, PluginError, StopRun
+from plugrl.core.errors import ConfigError, PluginError, StopRun, UsageError
+from plugrl.core.plugins.callbacks import as_callbacks
 from plugrl.core.plugins.discovery import check_hook_plugin, new_manager
 from plugrl.core.plugins.hooks import HookCaller
 from plugrl.core.plugins.hookspecs import hookimpl
@@ -121,6 +122,28 @@ def test_what_a_hook_plugin_may_be():
     wrapper = hookimpl(wrapper=True)(plugrl_run_end)
     with pytest.raises(Exception, match="plugrl_run_end is a wrapper"):
         check(plugrl_run_end=wrapper)
+
+
+async def awaited(run, step):
+    """Runs nothing when it is called."""
+
+
+def generated(run, step):
+    yield
+
+
+async def both(run, step):
+    yield
+
+
+@pytest.mark.parametrize("later", [awaited, generated, both])
+def test_a_hook_that_a_call_does_not_run_is_refused(later):
+    said = "plugrl_step_end is async or has a yield: .*; write a plain def"
+    with pytest.raises(Exception, match=said):
+        check(plugrl_step_end=hookimpl(later))
+    for callback in (later, types.SimpleNamespace(plugrl_step_end=later)):
+        with pytest.raises(UsageError, match=said):
+            as_callbacks([callback])
 
 
 def test_requirements():
