@@ -811,7 +811,6 @@ REASONS = {
     "return GeneralisedAdvantage(self.agent": "of code of a trainer: tests/core/tensordict/learn",
     "give the environment a time limit": "of an endless episode: test_rl_trainer.py of tensordict",
     "shows no frames; set validate.film": "of the code of an environment: scenarios refuse before",
-    ", or declare Capabilities(resume=False)": "tried for all trainers in test_core.py",
 }
 
 
