@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -93,13 +93,6 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, like :func:`write_text`."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
-
-
-def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """Return a configuration as YAML, in its own order."""
-    from plugrl.core.config.sources import writer
-
-    return writer.dump_yaml(tree)
 
 
 def sync_folder(path: Path) -> None:

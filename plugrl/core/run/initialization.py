@@ -23,7 +23,7 @@ from plugrl.core.errors import ConfigError, PluginError
 from plugrl.core.plugins.kinds import ARGUMENT
 from plugrl.core.plugins.user_code.working_folder import absolute_path, display_path
 from plugrl.core.run import folder as folders
-from plugrl.core.run.atomic_writes import dump_yaml, write_json, write_text
+from plugrl.core.run.atomic_writes import write_json, write_text
 from plugrl.core.run.checkpoints.checkpoint import candidates, step_of
 from plugrl.core.run.checkpoints.folder import checkpoint_folder, create_checkpoint_folder
 from plugrl.core.run.lock import RunLock
@@ -89,6 +89,7 @@ def create_run_folder(
         UsageError: the runs folder is not writable.
         RunError: the disk is full.
     """
+    from plugrl.core.config.sources.writer import dump_yaml
 
     def fill(path: Path) -> None:
         write_text(path / folders.CONFIG_FILE, dump_yaml(public))

@@ -11,10 +11,10 @@ from typing import Any
 
 from plugrl.__about__ import __version__
 from plugrl.core.config.hidden import redacted_yaml, without_credentials
+from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.errors import UsageError
 from plugrl.core.hub.hub import is_hub_name
 from plugrl.core.loaded_run import LoadedRun
-from plugrl.core.run.atomic_writes import dump_yaml
 from plugrl.core.run.folder import CONFIG_FILE
 from plugrl.core.run.initialization import read_config
 from plugrl.core.run.records.curve_svg import curve_svg

@@ -171,7 +171,7 @@ class MlflowTracker(Tracker):
         return max((metric.step for metric in history), default=-1)
 
     def _configuration(self, config: Mapping[str, Any]) -> None:
-        from plugrl.core.run.atomic_writes import dump_yaml
+        from plugrl.core.config.sources.writer import dump_yaml
 
         self._client.log_text(self._id, dump_yaml(dict(config)), "config.yaml")
         flat = [

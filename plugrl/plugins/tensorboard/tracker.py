@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from plugrl.core.config.schemas.schema import described
+from plugrl.core.config.sources.writer import dump_yaml
 from plugrl.core.errors import PluginError
-from plugrl.core.run.atomic_writes import dump_yaml
 from plugrl.core.run.tracking.tables import SampleTables, markdown
 from plugrl.core.run.tracking.tracker import TrackedRun, Tracker
 from plugrl.plugins.tensorboard.events import cut_events
