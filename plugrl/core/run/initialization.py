@@ -91,7 +91,7 @@ def create_run_folder(
     """
     from plugrl.core.config.sources.writer import dump_yaml
 
-    def fill(path: Path) -> None:
+    def write_files(path: Path) -> None:
         write_text(path / folders.CONFIG_FILE, dump_yaml(public))
         if apart:
             write_text(path / PRIVATE_FILE, private_text(apart), mode=0o600)
@@ -107,7 +107,7 @@ def create_run_folder(
         create_checkpoint_folder(path, tree.get("settings", {}).get("checkpoint_path"))
 
     root = absolute_path(tree.get("settings", {}).get("runs_folder", "runs"))
-    return folders.create(root, str(tree.get("experiment_name", "experiment")), fill)
+    return folders.create(root, str(tree.get("experiment_name", "experiment")), write_files)
 
 
 def _origins_record(origins: Origins) -> dict[str, Any]:
